@@ -1,0 +1,110 @@
+"""The vocabulary of the decision: boundary, decision, stop reason, policy (design, sections 1 and 4).
+
+Frozen values only; no rules. The rules are in `machine`, the places in `boundaries`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+from desist.data.schema import BoundaryKind
+
+__all__ = [
+    "Action",
+    "AnswerMode",
+    "Boundary",
+    "Control",
+    "Decision",
+    "Mode",
+    "Policy",
+    "StopReason",
+]
+
+Mode = Literal["off", "shadow", "active"]
+AnswerMode = Literal["write", "extract"]
+
+
+class StopReason(enum.StrEnum):
+    """Why thinking ended. `natural`: the model closed it; `length`: max_tokens; `none`: not ended."""
+
+    PROBE = "probe"
+    AGREEMENT = "agreement"
+    BUDGET = "budget"
+    LOOP = "loop"
+    GIVE_UP = "give_up"
+    MANUAL = "manual"
+    NATURAL = "natural"
+    LENGTH = "length"
+    NONE = "none"
+
+
+class Action(enum.StrEnum):
+    """What to do now. `hold`: the rules would stop, but a hold-off zone is open."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A place where a decision may be taken, seen live. `position` as in `BoundaryRecord`."""
+
+    index: int
+    position: int
+    kind: BoundaryKind
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the stop machine decided at one place.
+
+    `score` is the smoothed score that was compared (None: no evidence), `index` the boundary's index
+    (None: between boundaries, budget only), `certified` whether the certificate covers this stop.
+    """
+
+    action: Action
+    reason: StopReason
+    position: int
+    index: int | None = None
+    score: float | None = None
+    certified: bool = False
+
+    @property
+    def stops(self) -> bool:
+        return self.action is Action.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A stop policy: which scorer, which threshold, and the shape parameters that are calibrated with it.
+
+    Stop iff the smoothed score > `lam` (strict) at `patience` consecutive boundaries, each at or after
+    `warmup_tokens` reasoning tokens. `ema` is the weight of the newest score (1.0 = no smoothing).
+    `lam` = None never stops. `reason` is reported when the scorer stops. `certified` says that a
+    certificate stands behind (scorer, lam, patience, warm-up, smoothing).
+    """
+
+    scorer: str = "probe"
+    lam: float | None = None
+    patience: int = 1
+    warmup_tokens: int = 0
+    ema: float = 1.0
+    reason: StopReason = StopReason.PROBE
+    certified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How one request is to be controlled, resolved from field, effort and server default.
+
+    `budget`: hard limit on reasoning tokens (None = none).
+    """
+
+    mode: Mode = "active"
+    policy: Policy = Policy()
+    budget: int | None = None
+    answer: AnswerMode = "write"

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Makes or updates .venv with what one purpose needs: `install.sh serve` or `install.sh dev`.
+# Called by the Makefile, which keeps a stamp so that the second call is instant.
+#
+# Settings (environment): PYTHON      the Python to build .venv from (default: python3.11, else python3)
+#                         TORCH       the torch requirement for machines without an NVIDIA GPU
+#                         TORCH_INDEX an index URL, or a folder of wheels, that holds that build
+#                         DESIST_GPU  1 or 0: skip the detection of an NVIDIA GPU
+set -euo pipefail
+cd "$(dirname "$0")"
+purpose="${1:?usage: install.sh serve|dev}"
+
+python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
+if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "desist needs Python 3.11 or newer; found: ${python:-none}. Give one: make $purpose PYTHON=/path/to/python3.11" >&2
+    exit 1
+fi
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+pip=(.venv/bin/python -m pip --disable-pip-version-check)
+
+gpu="${DESIST_GPU:-$(command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU && echo 1 || echo 0)}"
+extras="local"
+[ "$purpose" = dev ] && extras="local,dev"
+
+if [ "$gpu" = 1 ]; then
+    # The ordinary torch, and vLLM, which pins the torch it was built with.
+    "${pip[@]}" install -q -e ".[$extras,vllm]"
+    if ! .venv/bin/python -c 'import torchvision' 2>/dev/null; then
+        # Text models need none of these; a build that does not fit torch breaks transformers' import.
+        "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+    fi
+else
+    # On Linux x86-64 a plain `torch` is the CUDA build of several GB; the CPU build carries "+cpu".
+    default="torch>=2.9"
+    [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] && default="torch==2.13.0+cpu"
+    torch="${TORCH:-$default}"
+    source=()
+    if [ -n "${TORCH_INDEX:-}" ]; then
+        if [ -d "$TORCH_INDEX" ]; then source=(--find-links "$TORCH_INDEX"); else source=(--extra-index-url "$TORCH_INDEX"); fi
+    fi
+    if ! .venv/bin/python -c 'import torch' 2>/dev/null && ! "${pip[@]}" install -q "${source[@]}" "$torch"; then
+        cat >&2 <<MESSAGE
+
+pip does not find the CPU build of torch ($torch). Give one of these settings and run make again:
+  make $purpose TORCH_INDEX=URL   the index of CPU wheels that pytorch.org names under "Get started", platform CPU,
+                            or a folder that holds the wheel
+  make $purpose TORCH=torch       any build that pip finds (on Linux x86-64 the CUDA build: several GB)
+MESSAGE
+        exit 1
+    fi
+    "${pip[@]}" install -q "${source[@]}" -e ".[$extras]"
+fi

@@ -1,0 +1,141 @@
+"""The seam between the proxy and whatever generates tokens.
+
+An engine turns one `GenerationRequest` into a stream of events: `Delta`* then exactly one `Finished`
+(or it raises an `EngineError`). Closing the stream early (`aclose`) stops the generation. The proxy
+knows nothing else of an engine; tests put a fake of twenty lines in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from desist.controller.core import Control, Decision, StopReason
+from desist.data.schema import Message, Sampling
+
+__all__ = [
+    "Delta",
+    "Engine",
+    "Event",
+    "Finished",
+    "GenerationRequest",
+    "ModelCard",
+    "Need",
+    "ScoredBoundary",
+    "Usage",
+]
+
+Need = Literal["text", "logprobs", "hidden", "forced_answer", "continuations"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One choice of one request. Exactly one of `messages` and `prompt` is given.
+
+    `extra` holds request fields that the proxy does not know; an upstream engine passes them on
+    untouched. `template` holds chat_template_kwargs (for example enable_thinking).
+    """
+
+    request_id: str
+    model: str
+    sampling: Sampling
+    control: Control
+    messages: tuple[Message, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None
+    stop: tuple[str, ...] = ()
+    top_k: int | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Newly generated text of one channel. `token_ids` is empty where the engine cannot tell them."""
+
+    channel: Literal["reasoning", "content"]
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBoundary:
+    """A boundary that was scored and what was decided there (or would have been, in shadow)."""
+
+    index: int
+    position: int
+    kind: str
+    text: str
+    scores: Mapping[str, float]
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one choice. `handoff_tokens` were forced, not sampled; they count as generated.
+
+    `rewound_tokens` were generated and thrown away (closing by abort and continuation).
+    """
+
+    prompt_tokens: int
+    reasoning_tokens: int
+    answer_tokens: int
+    handoff_tokens: int = 0
+    rewound_tokens: int = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        """Everything generated and paid for."""
+        return (
+            self.reasoning_tokens + self.answer_tokens + self.handoff_tokens + self.rewound_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """End of one choice. `decision` is the stop (None if thinking ended by itself).
+
+    `shadow` is the first stop that shadow mode would have made. `uncontrolled` says why the trace was
+    passed through unscored although control was asked for (None: it was scored).
+    """
+
+    finish_reason: FinishReason
+    stop_reason: StopReason
+    usage: Usage
+    decision: Decision | None = None
+    shadow: Decision | None = None
+    boundaries: tuple[ScoredBoundary, ...] = ()
+    uncontrolled: str | None = None
+
+
+Event = Delta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What GET /v1/models tells of one served model."""
+
+    model_id: str
+    max_model_len: int | None = None
+    owned_by: str = "desist"
+
+
+class Engine(Protocol):
+    """What the proxy asks of an engine."""
+
+    @property
+    def offers(self) -> frozenset[Need]: ...
+
+    async def start(self) -> None:
+        """Load what is needed. Called once, before the first request."""
+
+    async def close(self) -> None:
+        """Stop everything that runs. Requests in flight end with an EngineError."""
+
+    async def ready(self) -> str | None:
+        """None if requests can be served, else the reason why not (for /readyz)."""
+
+    async def models(self) -> tuple[ModelCard, ...]: ...
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]: ...

@@ -1,0 +1,21 @@
+"""Shared by all tests: the repository root is importable (for `tests.fakes`), real traces are found or skipped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+@pytest.fixture(scope="session")
+def real_traces() -> Path:
+    """The folder of real saved traces; the test is skipped where there is none."""
+    folder = Path(os.environ.get("DESIST_TRACES", ROOT.parent / "shared" / "traces"))
+    if not any(folder.glob("*.jsonl.gz")):
+        pytest.skip(f"no real traces at {folder}: set DESIST_TRACES to the folder that holds them")
+    return folder
