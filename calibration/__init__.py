@@ -1,0 +1,57 @@
+"""Guarantees: from scored traces to a certified threshold, its report, and honest comparisons. No torch."""
+
+from desist.calibration.accounting import PolicyRow, Share, oracle_rows, policy_row, table_text
+from desist.calibration.calibrate import calibrate, certify, one_per_problem, problem_hash, refuse_overlap
+from desist.calibration.certificate import CannotCertify, Certificate, load_certificate
+from desist.calibration.curves import Curves, calibration_curves
+from desist.calibration.groups import calibrate_groups
+from desist.calibration.losses import LOSSES, Loss, Truncated
+from desist.calibration.outcomes import Outcomes, oracle_outcomes, policy_outcomes
+from desist.calibration.plan import METHODS, Method, Plan
+from desist.calibration.replay_rows import ReplayRow
+from desist.calibration.replay_table import ReplayTable, replay_table, replay_tables
+from desist.calibration.report import ReportSection, report_html, write_report
+from desist.calibration.rival_rows import Rival, RivalRow, RivalTable
+from desist.calibration.rivals import compare_rivals
+from desist.calibration.scorers import TraceScorer, stored
+
+__all__ = [
+    "LOSSES",
+    "METHODS",
+    "CannotCertify",
+    "Certificate",
+    "Curves",
+    "Loss",
+    "Method",
+    "Outcomes",
+    "Plan",
+    "PolicyRow",
+    "ReplayRow",
+    "ReplayTable",
+    "ReportSection",
+    "Rival",
+    "RivalRow",
+    "RivalTable",
+    "Share",
+    "TraceScorer",
+    "Truncated",
+    "calibrate",
+    "calibrate_groups",
+    "calibration_curves",
+    "certify",
+    "compare_rivals",
+    "load_certificate",
+    "one_per_problem",
+    "oracle_outcomes",
+    "oracle_rows",
+    "policy_outcomes",
+    "policy_row",
+    "problem_hash",
+    "refuse_overlap",
+    "replay_table",
+    "replay_tables",
+    "report_html",
+    "stored",
+    "table_text",
+    "write_report",
+]

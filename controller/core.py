@@ -6,9 +6,11 @@ Frozen values only; no rules. The rules are in `machine`, the places in `boundar
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from desist.data.errors import ControlError
 from desist.data.schema import BoundaryKind
 
 __all__ = [
@@ -96,15 +98,34 @@ class Policy:
     reason: StopReason = StopReason.PROBE
     certified: bool = False
 
+    def __post_init__(self) -> None:
+        if self.lam is not None and math.isnan(self.lam):
+            raise ControlError("the threshold lam is not a number; give a number, or None to never stop.")
+        if self.patience < 1:
+            raise ControlError(f"patience is {self.patience}; it counts boundaries, give at least 1.")
+        if self.warmup_tokens < 0:
+            raise ControlError(f"warmup_tokens is {self.warmup_tokens}; give 0 or more.")
+        if not 0.0 < self.ema <= 1.0:
+            raise ControlError(f"ema is {self.ema}; it is the newest score's weight, in (0, 1].")
+
 
 @dataclass(frozen=True, slots=True)
 class Control:
     """How one request is to be controlled, resolved from field, effort and server default.
 
-    `budget`: hard limit on reasoning tokens (None = none).
+    `budget`: hard limit on reasoning tokens (None = none). It acts in every mode, since it is the
+    request's own limit; `mode` says what scores may do.
     """
 
     mode: Mode = "active"
     policy: Policy = Policy()
     budget: int | None = None
     answer: AnswerMode = "write"
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ControlError(f"mode is {self.mode!r}; choose one of {', '.join(get_args(Mode))}.")
+        if self.answer not in get_args(AnswerMode):
+            raise ControlError(f"answer is {self.answer!r}; choose one of {', '.join(get_args(AnswerMode))}.")
+        if self.budget is not None and self.budget < 0:
+            raise ControlError(f"the budget is {self.budget} reasoning tokens; give 0 or more, or None.")

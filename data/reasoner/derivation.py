@@ -47,6 +47,7 @@ class Trace:
     answers: list[tuple[int, int]] = field(default_factory=list)
     decisions: list[Span] = field(default_factory=list)
     muted: list[Span] = field(default_factory=list)
+    softened: list[Span] = field(default_factory=list)
 
     @property
     def final(self) -> int:
@@ -157,12 +158,13 @@ class TraceWriter:
 
     def _say(self, index: int, lead: str) -> int:
         step = self.steps[index]
-        left, right = step.operands(self.values)
+        left, right_operand = step.operands(self.values)
         value = self._compute(index)
-        self._emit(f"{lead}{left} {step.op} {right} = ")
+        self._emit(f"{lead}{left} {step.op} {right_operand} = ")
         span = self._emit(str(value))
         if self.recipe.mute_results:
-            self.trace.muted.append(span)
+            right = value == result(step.op, left, right_operand)
+            (self.trace.softened if right else self.trace.muted).append(span)
         if index < len(self.values):
             self.values[index] = value
         else:

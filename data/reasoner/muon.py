@@ -21,14 +21,19 @@ def orthogonalise(stack: torch.Tensor, steps: int = 5) -> torch.Tensor:
     for _ in range(steps):
         gram = x @ x.mT
         x = _A * x + (_B * gram + _C * gram @ gram) @ x
-    return x.mT if tall else x
+    direction: torch.Tensor = x.mT if tall else x
+    return direction
 
 
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised, with decoupled weight decay."""
 
     def __init__(
-        self, params: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+        self,
+        params: Iterable[torch.nn.Parameter],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.01,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -43,12 +48,15 @@ class Muon(torch.optim.Optimizer):
             for shape, params in by_shape.items():
                 directions = []
                 for param in params:
+                    gradient = param.grad
+                    if gradient is None:  # sorted out above
+                        continue
                     state = self.state[param]
                     if "momentum" not in state:
                         state["momentum"] = torch.zeros_like(param)
                     buffer = state["momentum"]
-                    buffer.lerp_(param.grad, 1 - group["momentum"])
-                    directions.append(torch.lerp(param.grad, buffer, group["momentum"]))
+                    buffer.lerp_(gradient, 1 - group["momentum"])
+                    directions.append(torch.lerp(gradient, buffer, group["momentum"]))
                 update = orthogonalise(torch.stack(directions))
                 scale = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 for param, change in zip(params, update, strict=True):

@@ -27,12 +27,13 @@ class Recipe:
     #: Thinking ends when one answer has been reached k times; weights of k = 2, 3, ...
     reach_weights: tuple[float, ...] = (0.10, 0.25, 0.30, 0.20, 0.15)
     most_answers: int = 9
-    #: Results carry no training weight (used where errors are denser than the model should make them).
+    #: Wrong results carry no training weight, right ones little (used where errors are denser than the model
+    #: should make them).
     mute_results: bool = False
 
 
 SERVED = Recipe()
-#: Denser errors, to teach the state at a cue; results are not trained on.
+#: Denser errors, to teach the state at a cue; wrong results are not trained on.
 DENSE = replace(
     SERVED,
     first_error_hard=0.45,

@@ -30,9 +30,7 @@ from desist.data.reasoner.problems import WordProblem
 from desist.data.reasoner.recipe import CLEAN, DENSE, SERVED, Recipe
 
 DECISION_WEIGHT = 4.0
-CUT_SHARE = 0.2
-NO_THINKING_SHARE = 0.06
-QUESTIONS = ("What is {a} {op} {b}?", "{a} {op} {b} = ?", "Compute {a} {op} {b}.")
+SOFTENED_WEIGHT = 0.3
 
 
 class Encoder(Protocol):
@@ -117,7 +115,7 @@ class RowMaker:
 
     def sums(self, count: int = 12) -> Row:
         """Lines of plain arithmetic, to learn it densely."""
-        lines = []
+        lines: list[str] = []
         while len(lines) < count:
             op = self.rng.choices("+-*/", weights=(40, 40, 15, 5))[0]
             a, b = self.rng.randint(1, 99), self.rng.randint(2, 5) if op in "*/" else self.rng.randint(1, 60)
@@ -157,6 +155,8 @@ def _char_weights(trace: Trace) -> list[float]:
     weights = [1.0] * len(trace.text)
     for span in trace.decisions:
         weights[span.start : span.end] = [DECISION_WEIGHT] * (span.end - span.start)
+    for span in trace.softened:
+        weights[span.start : span.end] = [SOFTENED_WEIGHT] * (span.end - span.start)
     for span in trace.muted:
         weights[span.start : span.end] = [0.0] * (span.end - span.start)
     return weights
@@ -173,4 +173,14 @@ def text_of_rows(problems: Sequence[WordProblem], rng: random.Random) -> list[st
     return texts
 
 
-__all__ = ["Boundary", "Encoder", "FastEncoder", "PAD", "Row", "RowMaker", "prompt", "text_of_rows", "written_answer"]
+__all__ = [
+    "PAD",
+    "Boundary",
+    "Encoder",
+    "FastEncoder",
+    "Row",
+    "RowMaker",
+    "prompt",
+    "text_of_rows",
+    "written_answer",
+]

@@ -13,10 +13,10 @@ from desist.data.reasoner.handoff import PAD, SPECIAL_TOKENS, TURN_END
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-VOCABULARY = 768
+VOCABULARY = 1000
 
 #: Digits alone, operators with the spaces around them, words with the space before, runs of space.
-_PIECES = r" [-+*/=] |\d| ?[A-Za-z']+|[^\sA-Za-z\d]+|\s+(?=\s[A-Za-z])|\s"
+_PIECES = r" [-+*/=] |\d| ?[A-Za-z']+|[^\sA-Za-z\d]+|\n+|\s"
 
 #: As Qwen3's: earlier thinking is dropped, and `enable_thinking=False` closes an empty thinking block.
 CHAT_TEMPLATE = (
@@ -50,13 +50,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTr
     from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(SPECIAL_TOKENS),

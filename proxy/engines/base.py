@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 Need = Literal["text", "logprobs", "hidden", "forced_answer", "continuations"]
-FinishReason = Literal["stop", "length"]
+# "stop" or "length"; an upstream engine hands on whatever its server said ("tool_calls", ...).
+FinishReason = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class GenerationRequest:
     """One choice of one request. Exactly one of `messages` and `prompt` is given.
 
     `extra` holds request fields that the proxy does not know; an upstream engine passes them on
-    untouched. `template` holds chat_template_kwargs (for example enable_thinking).
+    untouched. `template` holds chat_template_kwargs (for example enable_thinking). `body` is the whole
+    request body as the client sent it and `headers` those of its headers that may go on (lower case):
+    an engine that hands requests on starts from them and changes only what it must.
     """
 
     request_id: str
@@ -48,15 +51,23 @@ class GenerationRequest:
     top_k: int | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Newly generated text of one channel. `token_ids` is empty where the engine cannot tell them."""
+    """Newly generated text of one channel. `token_ids` is empty where the engine cannot tell them.
+
+    `extra` holds further fields of the message delta (tool_calls, ...) and `choice_extra` of the choice
+    (logprobs, ...) that the proxy hands on as they are.
+    """
 
     channel: Literal["reasoning", "content"]
     text: str
     token_ids: tuple[int, ...] = ()
+    extra: Mapping[str, Any] | None = None
+    choice_extra: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +98,7 @@ class Usage:
     @property
     def completion_tokens(self) -> int:
         """Everything generated and paid for."""
-        return (
-            self.reasoning_tokens + self.answer_tokens + self.handoff_tokens + self.rewound_tokens
-        )
+        return self.reasoning_tokens + self.answer_tokens + self.handoff_tokens + self.rewound_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,8 @@ class Finished:
     """End of one choice. `decision` is the stop (None if thinking ended by itself).
 
     `shadow` is the first stop that shadow mode would have made. `uncontrolled` says why the trace was
-    passed through unscored although control was asked for (None: it was scored).
+    passed through unscored although control was asked for (None: it was scored). `extra` holds further
+    fields of the whole response (system_fingerprint, ...) that the proxy hands on as they are.
     """
 
     finish_reason: FinishReason
@@ -107,6 +117,7 @@ class Finished:
     shadow: Decision | None = None
     boundaries: tuple[ScoredBoundary, ...] = ()
     uncontrolled: str | None = None
+    extra: Mapping[str, Any] | None = None
 
 
 Event = Delta | Finished

@@ -1,0 +1,195 @@
+"""One live generation: detector and stop machine together, as engines drive them.
+
+Knows ids, scores and decisions. The engine generates, scores and forces tokens; the session tells it
+when. Per token: `push`, then `decide`; after a stop: force `handoff_ids`, then pass each answer token
+through `deliver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from desist.controller.boundaries import BoundaryDetector
+from desist.controller.core import Action, AnswerMode, Boundary, Control, Decision, StopReason
+from desist.controller.machine import StopMachine
+from desist.controller.profile import ModelProfile
+from desist.controller.vocabulary import Vocabulary
+
+__all__ = ["Scored", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What happened at one boundary."""
+
+    boundary: Boundary
+    scores: Mapping[str, float]
+    decision: Decision
+
+
+class Session:
+    """The controller of one generation.
+
+    `max_tokens` counts everything generated: reasoning, hand-off and answer.
+    """
+
+    def __init__(
+        self,
+        profile: ModelProfile,
+        vocabulary: Vocabulary,
+        control: Control,
+        prompt_ids: Sequence[int],
+        max_tokens: int | None = None,
+        *,
+        min_answer_tokens: int = 256,
+    ) -> None:
+        self.profile = profile
+        self.control = control
+        self.detector = BoundaryDetector.from_prompt(profile, vocabulary, prompt_ids)
+        self._vocabulary = vocabulary
+        self._handoffs: dict[AnswerMode, tuple[int, ...]] = {}
+        opening = () if self.detector.thinking else vocabulary.encode(profile.think_open)
+        self.machine = StopMachine(
+            control,
+            max_tokens=max_tokens,
+            min_answer_tokens=min_answer_tokens,
+            handoff_tokens=len(self.handoff_ids()) + len(opening),
+        )
+        self.scored: list[Scored] = []
+        self._tags = _AnswerTags(profile, vocabulary)
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the next token is reasoning: open, and not stopped."""
+        return self.detector.thinking and self.machine.stopped is None
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why thinking ended; `none` while it has not (an engine at its cap says `length` itself)."""
+        if self.machine.stopped is not None:
+            return self.machine.stopped.reason
+        return StopReason.NATURAL if self.detector.closed and not self.thinking else StopReason.NONE
+
+    def push(self, token_id: int) -> Boundary | None:
+        """Read one sampled token; the boundary it completes. Not for forced or answer tokens."""
+        return self.detector.push(token_id)
+
+    def decide(self, boundary: Boundary | None, scores: Mapping[str, float] | None = None) -> Decision:
+        """Decide after the token just pushed. A policy whose scorer is not in `scores` has no evidence."""
+        detector, machine = self.detector, self.machine
+        if machine.stopped is None and not detector.thinking:
+            return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
+        if boundary is None:
+            return machine.advance(detector.position, held=detector.held, whole=not detector.mid_character)
+        scores = dict(scores or {})
+        decision = machine.at_boundary(boundary, scores.get(self.control.policy.scorer), held=detector.held)
+        if not self.scored or self.scored[-1].boundary.position < boundary.position:
+            self.scored.append(Scored(boundary, scores, decision))
+        return decision
+
+    def stop_now(self) -> None:
+        """Ask for a stop by hand; the next `decide` outside a hold-off zone stops."""
+        self.machine.stop_now()
+
+    def rewind(self, tokens: int) -> None:
+        """Keep only the first `tokens` pushed tokens (rejected drafts)."""
+        self.detector.rewind(tokens)
+        position = self.detector.position
+        self.machine.rewind(position)
+        while self.scored and self.scored[-1].boundary.position > position:
+            self.scored.pop()
+
+    def handoff_ids(self, answer: AnswerMode | None = None) -> tuple[int, ...]:
+        """Ids to be forced after a stop, for the request's answer mode unless another is given."""
+        mode = answer or self.control.answer
+        if mode not in self._handoffs:
+            self._handoffs[mode] = self._vocabulary.encode(self.profile.handoff(mode))
+        return self._handoffs[mode]
+
+    @property
+    def locked_ids(self) -> frozenset[int]:
+        """Ids an engine may mask after a stop, so that thinking cannot be opened again."""
+        opened = self._vocabulary.special_id(self.profile.think_open)
+        return frozenset() if opened is None else frozenset({opened})
+
+    def swallow(self, token_id: int) -> bool:
+        """After a stop: whether this sampled token must not reach the reader (a tag, re-opened thought).
+
+        Exact where the tags are added tokens. Where a tag is spelled by several tokens use `deliver`,
+        which can hold tokens back until it is clear what they spell. Call one of the two, not both.
+        """
+        return token_id not in self._tags.read(token_id)
+
+    def deliver(self, token_id: int) -> tuple[int, ...]:
+        """After a stop: the ids that may be delivered now, in order. See also `flush`."""
+        return self._tags.read(token_id)
+
+    def flush(self) -> tuple[int, ...]:
+        """Ids held back that turned out to be no tag: call when the generation ends."""
+        return self._tags.flush()
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """Ids to be forced at once because the answer re-opened thinking; empty if it did not.
+
+        Forced ids are not passed to `swallow` or `deliver`.
+        """
+        return self._tags.take_closing()
+
+
+class _AnswerTags:
+    """Takes tags out of an answer: a second close tag, a re-opened thinking block."""
+
+    def __init__(self, profile: ModelProfile, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._open, self._close = profile.think_open, profile.think_close
+        tags = {tag: vocabulary.special_id(tag) for tag in (self._open, self._close)}
+        self._ids = {token_id: tag for tag, token_id in tags.items() if token_id is not None}
+        self._texts = {tag.encode(): tag for tag, token_id in tags.items() if token_id is None}
+        self._held: list[int] = []
+        self._closing = False
+
+    def read(self, token_id: int) -> tuple[int, ...]:
+        tag = self._ids.get(token_id)
+        if tag is not None:
+            self._closing = self._closing or tag == self._open
+            return self.flush()
+        self._held.append(token_id)
+        return self._release() if self._texts else self.flush()
+
+    def flush(self) -> tuple[int, ...]:
+        released, self._held = tuple(self._held), []
+        return released
+
+    def take_closing(self) -> tuple[int, ...]:
+        closing, self._closing = self._closing, False
+        return self._vocabulary.encode(self._close) if closing else ()
+
+    def _release(self) -> tuple[int, ...]:
+        """Drop tokens that spell a tag; release those that can no longer be part of one."""
+        text = b"".join(map(self._vocabulary.token_bytes, self._held))
+        found = min(
+            ((text.find(data), tag) for data, tag in self._texts.items() if data in text), default=None
+        )
+        if found is not None:
+            self._closing = self._closing or found[1] == self._open
+            released = self._before(found[0])
+            self._held = []
+            return released
+        unfinished = max(
+            (n for data in self._texts for n in range(1, len(data)) if text.endswith(data[:n])), default=0
+        )
+        released = self._before(len(text) - unfinished)
+        self._held = self._held[len(released) :]
+        return released
+
+    def _before(self, place: int) -> tuple[int, ...]:
+        """The held tokens that end at or before a byte of their joined text."""
+        at, kept = 0, 0
+        for token_id in self._held:
+            at += len(self._vocabulary.token_bytes(token_id))
+            if at > place:
+                break
+            kept += 1
+        return tuple(self._held[:kept])

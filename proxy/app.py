@@ -1,0 +1,96 @@
+"""The app factory: settings and an engine become a FastAPI app.
+
+Knows how the parts are put together. Starts the engine and loads certificates when the app starts; a policy
+that the engine cannot serve is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from desist._version import __version__
+from desist.data.schema import Sampling
+from desist.proxy.certificates import load_points
+from desist.proxy.control import CertificateLike, ControlResolver, OperatingPoint, check_offered
+from desist.proxy.engines.base import Engine
+from desist.proxy.engines.build import build_engine
+from desist.proxy.errors import CatchAllMiddleware, install_error_handlers
+from desist.proxy.headers import RequestIdMiddleware
+from desist.proxy.metrics import MetricsMiddleware
+from desist.proxy.routes import chat, completions, health, metrics, models
+from desist.proxy.settings import Settings
+from desist.proxy.state import ProxyState
+
+__all__ = ["create_app"]
+
+
+def create_app(
+    settings: Settings,
+    *,
+    engine: Engine | None = None,
+    certificates: Sequence[CertificateLike | OperatingPoint] | None = None,
+) -> FastAPI:
+    """The proxy as an ASGI app.
+
+    `engine`: what generates (default: the one that `settings` names). `certificates`: the operating points,
+    the default one first (default: the files that `settings` names). Its lifespan raises `NotOffered`,
+    `ArtifactMismatch` or `EngineError` where the parts do not fit together.
+    """
+    state = ProxyState(settings, engine or build_engine(settings), ControlResolver(settings.control))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            await state.engine.start()
+            points = _points(state, certificates)
+            check_offered(settings.engine, state.engine.offers, points)
+            state.sampling = _sampling(settings, state.engine)
+            state.resolver = ControlResolver(settings.control, points, state.sampling)
+            state.started_at, state.started = int(state.clock()), True
+            yield
+        finally:
+            state.started = False
+            await state.engine.close()
+
+    app = FastAPI(
+        title="desist",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.desist = state
+    install_error_handlers(app)
+    for module in (chat, completions, models, health, metrics):
+        app.include_router(module.router)
+    # The last one added is the outermost.
+    app.add_middleware(CatchAllMiddleware)
+    app.add_middleware(RequestIdMiddleware, new_id=state.new_id)
+    app.add_middleware(MetricsMiddleware, metrics=state.metrics)
+    return app
+
+
+def _sampling(settings: Settings, engine: Engine) -> Sampling:
+    """The default sampler: the settings, else the model's own (its certificates are for that one)."""
+    own: Sampling = getattr(engine, "sampling", Sampling())
+    asked = settings.sampling
+    return Sampling(
+        own.temperature if asked.temperature is None else asked.temperature,
+        own.top_p if asked.top_p is None else asked.top_p,
+        None,
+        own.max_tokens if asked.max_tokens is None else asked.max_tokens,
+    )
+
+
+def _points(
+    state: ProxyState, certificates: Sequence[CertificateLike | OperatingPoint] | None
+) -> tuple[OperatingPoint, ...]:
+    if certificates is None:
+        return load_points(state.settings, getattr(state.engine, "fingerprints", {}))
+    return tuple(
+        each if isinstance(each, OperatingPoint) else OperatingPoint.of(each) for each in certificates
+    )

@@ -1,0 +1,90 @@
+"""Where the built-in model and probes lie, and how probes are loaded for a running model.
+
+Knows folders and probe families; nothing of batching.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from desist.data.errors import EngineError, ProbeError
+from desist.probes.base import Probe, StreamingProbe
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Scorers", "builtin_model", "builtin_probes", "load_scorers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorers:
+    """The probes of an engine: one that scores boundaries, one that reads every token."""
+
+    probe: Probe | None = None
+    rom: StreamingProbe | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The score names they fill."""
+        return frozenset(name for name in ("probe", "rom") if getattr(self, name) is not None)
+
+
+def builtin_model() -> Path:
+    """The folder of the built-in reasoner. Raises `EngineError` where it is missing."""
+    import desist.data.reasoner
+
+    folder = Path(desist.data.reasoner.__file__).parent / "weights"
+    if not (folder / "config.json").is_file():
+        raise EngineError(
+            f"the built-in reasoner is not in {folder}. Install desist with its data files, or name a model."
+        )
+    return folder
+
+
+def builtin_probes() -> tuple[Path | None, Path | None]:
+    """Folders of the built-in probes: (boundary probe, streaming probe), None where there is none."""
+    import desist.probes
+
+    found: dict[bool, Path] = {}
+    for card in sorted((Path(desist.probes.__file__).parent / "builtin").glob("*/card.json")):
+        family = json.loads(card.read_text(encoding="utf-8")).get("family")
+        found.setdefault(family == "rom", card.parent)
+    return found.get(False), found.get(True)
+
+
+def load_scorers(
+    probe: str | Path | None,
+    rom: str | Path | None,
+    *,
+    expect: Mapping[str, str],
+    force: bool,
+    device: torch.device | str,
+) -> Scorers:
+    """Load the probes that are named and check them against what runs (`expect`: its fingerprints).
+
+    A streaming probe given as `probe` is taken as one. Only fingerprints that a card names are compared.
+    """
+    from desist.probes.artifact import load_probe, probe_fingerprint
+    from desist.probes.rom import RomProbe
+
+    loaded: dict[str, Any] = {}
+    prints: dict[str, str] = {}
+    for name, folder in (("probe", probe), ("rom", rom)):
+        if folder is None:
+            continue
+        named = set(load_probe(folder, force=True).card.fingerprints)
+        known = {key: value for key, value in expect.items() if key in named}
+        one = load_probe(folder, expect=known, force=force)
+        place = "rom" if isinstance(one, RomProbe) else "probe"
+        if place in loaded:
+            raise ProbeError(f"two probes of one kind are named, the second is {folder}. Name one of each.")
+        if name == "rom" and place == "probe":
+            raise ProbeError(f"{folder} holds no streaming probe. Give it as the boundary probe.")
+        loaded[place] = one.to(device)
+        prints[place] = probe_fingerprint(one)
+    return Scorers(loaded.get("probe"), loaded.get("rom"), prints)

@@ -1,0 +1,70 @@
+"""How many tokens an upstream call has generated, from the best that its server tells.
+
+Token ids count exactly; running usage counts exactly at each chunk; otherwise characters give an estimate
+until the final usage replaces it. A chunk is never taken for a token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from desist.proxy.engines.upstream_wire import Chunk
+
+__all__ = ["TokenCounts"]
+
+
+class TokenCounts:
+    """The counts of one upstream call."""
+
+    def __init__(self, chars_per_token: float) -> None:
+        self._chars_per_token = chars_per_token
+        self._ids = 0
+        self._text = 0  # characters
+        self._reasoning_text = 0
+        self._usage: Mapping[str, Any] = {}
+        self._at_reasoning = 0  # generated tokens when reasoning was last seen
+        self._exact_reasoning = True  # every chunk with reasoning carried a count and no content
+
+    def read(self, chunk: Chunk) -> int:
+        """Take a chunk; returns all tokens generated up to its end."""
+        self._ids += len(chunk.token_ids)
+        self._text += len(chunk.reasoning) + len(chunk.content)
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        return self.generated
+
+    def reasoned(self, text: str, *, alone: bool) -> None:
+        """Note reasoning text of the chunk just read; `alone`: the chunk held nothing else."""
+        self._reasoning_text += len(text)
+        self._at_reasoning = self.generated
+        counted = bool(self._ids) or _int(self._usage.get("completion_tokens")) is not None
+        self._exact_reasoning = self._exact_reasoning and alone and counted
+
+    @property
+    def generated(self) -> int:
+        if self._ids:
+            return self._ids
+        counted = _int(self._usage.get("completion_tokens"))
+        return counted or math.ceil(self._text / self._chars_per_token)
+
+    @property
+    def prompt(self) -> int | None:
+        return _int(self._usage.get("prompt_tokens"))
+
+    def split(self) -> tuple[int, int]:
+        """(reasoning, answer) tokens of a finished call; the server's own count of reasoning comes first."""
+        total = _int(self._usage.get("completion_tokens")) or self.generated
+        details = self._usage.get("completion_tokens_details")
+        told = _int(details.get("reasoning_tokens")) if isinstance(details, dict) else None
+        if not told and self._reasoning_text and self._exact_reasoning:
+            told = self._at_reasoning
+        elif not told and self._reasoning_text:
+            told = round(total * self._reasoning_text / max(1, self._text))
+        reasoning = min(told or 0, total)
+        return reasoning, total - reasoning
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

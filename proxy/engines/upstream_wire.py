@@ -1,0 +1,101 @@
+"""What an OpenAI-compatible server says, read without loss.
+
+Knows chat and text completion objects, streamed and whole, in the dialects in use (`reasoning` and
+`reasoning_content`, token ids, running usage). Fields that it does not know are kept for the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from desist.data.errors import UpstreamError
+
+__all__ = ["Chunk", "read_chunk", "read_whole"]
+
+_decode = msgspec.json.Decoder().decode
+_OURS = frozenset({"id", "object", "created", "model", "choices", "usage", "error"})
+_CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "token_ids", "prompt_token_ids"})
+_DELTA = frozenset({"role", "content", "reasoning", "reasoning_content"})
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of the upstream stream, for its only choice. `usage` is the newest count, if it has one."""
+
+    reasoning: str = ""
+    content: str = ""
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    token_ids: tuple[int, ...] = ()
+    delta_extra: Mapping[str, Any] = field(default_factory=dict)
+    choice_extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Read one streamed object. Raises `UpstreamError` for an error event or anything that is no object."""
+    body = _object(data)
+    choice = _choice(body)
+    return _chunk(body, choice, choice.get("delta"))
+
+
+def read_whole(data: bytes) -> Chunk:
+    """Read a complete response, from a server that does not stream."""
+    body = _object(data)
+    choice = _choice(body)
+    return _chunk(body, choice, choice.get("message"))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        body = _decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UpstreamError(
+            f"the upstream sent something that is not JSON ({error}). Check that the URL points at an "
+            "OpenAI-compatible server.",
+            502,
+        ) from error
+    if not isinstance(body, dict):
+        raise UpstreamError("the upstream sent JSON that is no object. Check the upstream URL.", 502)
+    if body.get("error"):
+        raise _told(body["error"])
+    return body
+
+
+def _told(error: Any) -> UpstreamError:
+    message = error.get("message") if isinstance(error, dict) else error
+    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return UpstreamError(
+        f"the upstream failed in the middle of its answer: {message or 'no reason given'}", status
+    )
+
+
+def _choice(body: Mapping[str, Any]) -> dict[str, Any]:
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    return first if isinstance(first, dict) else {}
+
+
+def _chunk(body: Mapping[str, Any], choice: Mapping[str, Any], delta: Any) -> Chunk:
+    delta = delta if isinstance(delta, dict) else {}
+    ids = choice.get("token_ids")
+    usage = body.get("usage")
+    return Chunk(
+        reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
+        content=delta.get("content") or choice.get("text") or "",
+        finish_reason=choice.get("finish_reason"),
+        usage=usage if isinstance(usage, dict) else None,
+        token_ids=tuple(ids) if isinstance(ids, list) else (),
+        delta_extra=_rest(delta, _DELTA),
+        choice_extra=_rest(choice, _CHOICE),
+        extra=_rest(body, _OURS),
+    )
+
+
+def _rest(found: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if value is not None and key not in known}

@@ -1,0 +1,169 @@
+"""A session as an engine drives it: push, decide, force, deliver."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from desist.controller import Control, ModelProfile, Policy, Session, StopReason, get_profile
+from tests.fakes.vocabulary import FakeVocabulary
+
+QWEN = get_profile("qwen3")
+PROMPT = ["<|im_start|>", "assistant", "\n", "<think>", "\n"]
+
+
+def session(vocabulary: FakeVocabulary, control: Control, **more: int) -> Session:
+    return Session(QWEN, vocabulary, control, vocabulary.ids(*PROMPT), **more)
+
+
+def drive(
+    live: Session, vocabulary: FakeVocabulary, pieces: list[str], scores: dict[str, list[float]]
+) -> int:
+    """Push until the stop; how many tokens were pushed. `scores` are consumed boundary by boundary."""
+    seen = 0
+    for count, token_id in enumerate(vocabulary.ids(*pieces), start=1):
+        boundary = live.push(token_id)
+        here = {name: values[seen] for name, values in scores.items()} if boundary else {}
+        seen += boundary is not None
+        if live.decide(boundary, here).stops:
+            return count
+    return len(pieces)
+
+
+def test_stop_at_the_cue_then_hand_off() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(policy=Policy(lam=0.5), answer="extract"))
+    pushed = drive(
+        live, vocabulary, ["x", " Wait", "y", " wait", "z"], {"probe": [0.2, 0.8], "other": [1, 1]}
+    )
+    assert pushed == 4
+    assert (live.thinking, live.stop_reason) == (False, StopReason.PROBE)
+    assert [(row.boundary.position, row.scores["probe"], row.decision.stops) for row in live.scored] == [
+        (2, 0.2, False),
+        (4, 0.8, True),
+    ]
+    assert vocabulary.text(live.handoff_ids()) == QWEN.handoff_extract
+    assert vocabulary.text(live.handoff_ids("write")) == QWEN.handoff_write
+    assert vocabulary.special_id("</think>") in live.handoff_ids()
+
+
+def test_a_missing_score_is_no_evidence() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(policy=Policy(scorer="absent", lam=0.0)))
+    assert drive(live, vocabulary, ["x", " Wait", "y"], {"probe": [1.0]}) == 3
+    assert live.stop_reason is StopReason.NONE
+
+
+def test_natural_end_and_nothing_decided_after_it() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(policy=Policy(lam=0.5), budget=3))
+    assert drive(live, vocabulary, ["x", "</think>", "wait", "wait", "wait", "wait"], {}) == 6
+    assert (live.stop_reason, live.thinking) == (StopReason.NATURAL, False)
+
+
+def test_empty_thinking_block_in_the_prompt_is_never_stopped() -> None:
+    vocabulary = FakeVocabulary()
+    prompt = vocabulary.ids("<|im_start|>", "assistant", "\n", "<think>", "\n\n", "</think>", "\n\n")
+    live = Session(QWEN, vocabulary, Control(policy=Policy(lam=0.0), budget=0), prompt, 100)
+    assert drive(live, vocabulary, [" Wait", "\n\n", "x"], {}) == 3
+    assert live.stop_reason is StopReason.NATURAL
+
+
+def test_hold_off_and_budget_reach_the_machine() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(budget=20))
+    pieces = ["a", "\n```\n", *["x"] * 18, "\n\n", "y", "z"]
+    assert drive(live, vocabulary, pieces, {}) == 22
+    assert live.machine.stopped is not None
+    assert live.machine.stopped.index is None
+
+
+def test_a_budget_waits_for_the_whole_character() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(budget=2))
+    decisions = [
+        live.decide(live.push(token_id)).stops
+        for token_id in vocabulary.ids("a", b"\xf0\x9f", b"\x92", b"\xa1")
+    ]
+    assert decisions == [False, False, False, True]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_the_reserve_counts_hand_off_and_opening(opened: bool) -> None:
+    vocabulary = FakeVocabulary()
+    prompt = vocabulary.ids(*PROMPT[: 5 if opened else 3])
+    live = Session(QWEN, vocabulary, Control(), prompt, max_tokens=400)
+    handoff = len(live.handoff_ids())
+    assert live.machine.hard_limit == 400 - 100 - handoff - (not opened)
+
+
+def test_stop_by_hand() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(mode="off"))
+    live.stop_now()
+    assert drive(live, vocabulary, ["x", "y"], {}) == 1
+    assert live.stop_reason is StopReason.MANUAL
+
+
+def test_stop_by_hand_waits_for_the_end_of_a_zone() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control())
+    live.stop_now()
+    assert drive(live, vocabulary, ["```\n", "x", "\n", "```", "\n", "y"], {}) == 5
+
+
+def test_second_close_tag_is_swallowed_and_reopened_thinking_closed_at_once() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control())
+    word, close, opened = vocabulary.ids("word", "</think>", "<think>")
+    assert [live.swallow(i) for i in (word, close, word)] == [False, True, False]
+    assert live.closing_ids == ()
+    assert live.swallow(opened)
+    assert live.closing_ids == (close,)
+    assert live.closing_ids == ()
+    assert live.locked_ids == {opened}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "delivered", "closes"),
+    [
+        (["The", "</", "think", ">", " end"], ["The", " end"], False),
+        (["a", " <", " b"], ["a", " <", " b"], False),
+        (["a", "<", "/", "x"], ["a", "<", "/", "x"], False),
+        (["a", "<", "think", ">", "b"], ["a", "b"], True),
+        (["a", "<"], ["a", "<"], False),
+    ],
+)
+def test_tags_spelled_by_tokens_are_held_back_until_it_is_clear(
+    pieces: list[str], delivered: list[str], closes: bool
+) -> None:
+    vocabulary = FakeVocabulary(tags=())
+    live = Session(ModelProfile("text"), vocabulary, Control(), vocabulary.ids("<think>"))
+    out = [i for token_id in vocabulary.ids(*pieces) for i in live.deliver(token_id)]
+    out += live.flush()
+    assert [vocabulary.token_bytes(i).decode() for i in out] == delivered
+    assert bool(live.closing_ids) is closes
+    assert live.locked_ids == frozenset()
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "<", "</", "think", ">", " x", "/"]), max_size=20))
+def test_delivered_text_is_the_answer_without_its_tags(pieces: list[str]) -> None:
+    vocabulary = FakeVocabulary(tags=())
+    live = Session(ModelProfile("text"), vocabulary, Control(), vocabulary.ids("<think>"))
+    out = [i for token_id in vocabulary.ids(*pieces) for i in live.deliver(token_id)]
+    text = vocabulary.text([*out, *live.flush()])
+    if "<think>" not in "".join(pieces) and "</think>" not in "".join(pieces):
+        assert text == "".join(pieces)
+
+
+def test_rewind_takes_back_tokens_boundaries_and_the_stop() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(policy=Policy(lam=0.5)))
+    assert drive(live, vocabulary, ["x", " wait", "y", " wait"], {"probe": [0.1, 0.9]}) == 4
+    live.rewind(3)
+    assert live.thinking
+    assert [row.boundary.position for row in live.scored] == [2]
+    assert drive(live, vocabulary, ["z", " wait"], {"probe": [0.6]}) == 2
+    assert live.scored[-1].boundary.position == 5
