@@ -45,3 +45,14 @@ class ImportReport:
     def reasons(self) -> Counter[str]:
         """How often each reason for dropping occurred."""
         return Counter(entry.reason for entry in self.dropped)
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values for one JSON object."""
+        return {
+            "source": self.source,
+            "format": self.format,
+            "n_read": self.n_read,
+            "n_imported": self.n_imported,
+            "dropped": [{"line": entry.line, "reason": entry.reason} for entry in self.dropped],
+            "notes": dict(self.notes),
+        }

@@ -124,7 +124,12 @@ def import_traces(
     written = write_traces(out, itertools.chain.from_iterable(jobs))
     reports = [job.report for job in jobs]
     dropped = sum(len(report.dropped) for report in reports)
-    payload = {"out": str(out), "written": written, "dropped": dropped, "files": [dump(r) for r in reports]}
+    payload = {
+        "out": str(out),
+        "written": written,
+        "dropped": dropped,
+        "files": [r.as_json() for r in reports],
+    }
     lines = [f"{r.source}: {r.n_read} read, {r.n_imported} imported" for r in reports]
     for report in reports:
         lines += [f"  dropped: {count} x {reason}" for reason, count in report.reasons().items()]
@@ -316,7 +321,7 @@ def replay(
     words = "\n\n".join(table.text() for table in tables)
     if out is not None:
         out.write_text(f"```\n{words}\n```\n", encoding="utf-8")
-    reports = [dump(job.report) for job in jobs]
+    reports = [job.report.as_json() for job in jobs]
     payload = {"tables": [t.as_json() for t in tables], "files": reports, "dropped": dropped}
     show(json.loads(json.dumps(payload, default=str)), as_json=as_json, words=words)
     return REFUSED if dropped else 0
@@ -412,20 +417,29 @@ def demo(
 
 @app.command()
 def study(
-    what: Annotated[Literal["reasoner"], typer.Argument(help="What to study.")] = "reasoner",
-    n: Annotated[int, typer.Option("--n", min=20, help="Problems.")] = 500,
+    what: Annotated[Literal["reasoner", "parity"], typer.Argument(help="What to study.")] = "reasoner",
+    n: Annotated[int | None, typer.Option("--n", min=8, help="Problems [500, parity 200].")] = None,
     seed: Seed = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Measure whether the built-in reasoner is the test bed that it claims to be."""
+    """reasoner: is the built-in model the test bed it claims to be; parity: does live equal replay."""
     from desist.proxy.builtin import load_builtin
+
+    if what == "parity":
+        from desist.proxy.parity import study_parity
+
+        with status("live against replay", quiet):
+            same = study_parity(load_builtin(), seed=seed, n=n or 200)
+        show({**dump(same), "exact": same.exact}, as_json=as_json)
+        return 0 if same.exact else REFUSED
     from desist.proxy.study import study_reasoner
 
     with progress_bar(quiet) as tell:
         found = study_reasoner(
-            load_builtin(probes=False), seed=seed, n=n, progress=lambda done, total: tell(what, done, total)
-        )
+            load_builtin(probes=False), seed=seed, n=n or 500,
+            progress=lambda done, total: tell(what, done, total),
+        )  # fmt: skip
     show(found.as_json(), as_json=as_json)
     return REFUSED if found.misses else 0
 

@@ -83,7 +83,8 @@ def test_a_word_that_later_tokens_lengthen_has_fired_and_fires_once() -> None:
 
 def test_a_word_longer_than_what_is_kept_is_still_one_word() -> None:
     kept = max(map(len, DEFAULT_CUES))
-    assert fire(["s", "h" + "m" * (kept - 1), "m", "m"]) == []
+    assert fire(["s", "h" + "m" * (kept - 1), "m", "m wait"]) == [(3, "wait")]
+    assert fire(["s", "h" + "m" * (kept - 1), "m wait"]) == [(2, "wait")]
     assert [hit for hit, _ in fire(["x ", "h" + "m" * (kept - 1), "m", "m"])] == [1]
 
 

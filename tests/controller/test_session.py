@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desist.controller import Control, ModelProfile, Policy, Session, StopReason, get_profile
+from desist.controller import Action, Control, ModelProfile, Policy, Session, StopReason, get_profile
 from tests.fakes.vocabulary import FakeVocabulary
 
 QWEN = get_profile("qwen3")
@@ -77,6 +77,14 @@ def test_hold_off_and_budget_reach_the_machine() -> None:
     assert drive(live, vocabulary, pieces, {}) == 22
     assert live.machine.stopped is not None
     assert live.machine.stopped.index is None
+
+
+def test_a_score_does_not_stop_inside_a_zone() -> None:
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(policy=Policy(lam=0.5)))
+    pieces = ["$$", " x", " wait", "$$", " wait", " y"]
+    assert drive(live, vocabulary, pieces, {"probe": [0.9, 0.9]}) == 5
+    assert [row.decision.action for row in live.scored] == [Action.HOLD, Action.STOP]
 
 
 def test_a_budget_waits_for_the_whole_character() -> None:
