@@ -22,6 +22,7 @@ from desist.probes.features import hidden_dir, token_dir
 from desist.proxy.builtin import Builtin, builtin_problems, builtin_taps, load_builtin
 from desist.proxy.collect import CollectReport, collect
 from desist.proxy.demo import certify_builtin
+from desist.proxy.estimates import StepTable
 
 log = logging.getLogger("builtin")
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,6 +98,7 @@ def certify(builtin: Builtin, folder: Path, floors: Path) -> None:
         path.unlink(missing_ok=True)
         if not isinstance(found, CannotCertify):
             found.save(path)
+            StepTable.from_traces(traces).save(path.with_suffix(".estimates.json"))
     stored = json.loads(floors.read_text()) if floors.exists() else {}
     rates = {name: k / n for name, (k, n) in ((a, b) for a, b in stored.items() if isinstance(b, list)) if n}
     write_report(ROOT / "docs" / "report.html", sections, title="The built-in reasoner", floors=rates or None)

@@ -15,6 +15,8 @@ from desist.proxy.settings import Settings
 
 __all__ = ["load_points"]
 
+_SCORERS = frozenset({"probe", "rom"})
+
 
 def load_points(settings: Settings, fingerprints: Mapping[str, str]) -> tuple[OperatingPoint, ...]:
     """The operating points of `settings`, in their order, each checked against what runs now.
@@ -34,7 +36,10 @@ def load_points(settings: Settings, fingerprints: Mapping[str, str]) -> tuple[Op
     for path in paths:
         beside = path.with_suffix(".estimates.json")
         estimates = StepTable.load(beside) if beside.exists() else None
-        certificate = load_certificate(path, expect=fingerprints)
+        scorer = load_certificate(path, force=True).scorer
+        # A certificate is about one scorer; which other probes run beside it does not matter.
+        expect = {key: value for key, value in fingerprints.items() if key not in _SCORERS or key == scorer}
+        certificate = load_certificate(path, expect=expect)
         points.append(OperatingPoint.of(certificate, name=path.stem, estimates=estimates))
     return tuple(points)
 

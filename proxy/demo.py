@@ -70,7 +70,7 @@ def certify_builtin(
     probe = builtin.required_probe() if scorer == "probe" else builtin.rom
     prints = dict(traces[0].provenance.get("fingerprints", {})) if traces else {}
     if probe is not None:
-        prints["probe"] = probe_fingerprint(probe)
+        prints[scorer] = probe_fingerprint(probe)
     found = calibrate(
         traces,
         alpha=alpha,

@@ -217,14 +217,17 @@ def calibrate(
     from desist.calibration import CannotCertify, write_report
     from desist.calibration import calibrate as certify_traces
     from desist.data import read_traces
+    from desist.proxy.estimates import StepTable
 
+    collected = list(read_traces(traces))
+    stored = dict(collected[0].provenance.get("fingerprints", {})) if collected else {}
     card = None
     if probe is not None:
         from desist.probes import load_probe
+        from desist.probes.artifact import probe_fingerprint
 
-        card = load_probe(probe).card
-    collected = list(read_traces(traces))
-    stored = collected[0].provenance.get("fingerprints", {}) if collected else {}
+        loaded = load_probe(probe)
+        card, stored[scorer] = loaded.card, probe_fingerprint(loaded)
     with status("calibrating", quiet):
         found = certify_traces(
             collected, alpha=alpha, delta=delta, loss=loss, scorer=scorer, method=method, patience=patience,
@@ -237,6 +240,7 @@ def calibrate(
         show({"certified": False, **found.model_dump(mode="json")}, as_json=as_json, words=found.message)
         return REFUSED
     path = found.save(out / "certificate.json")
+    StepTable.from_traces(collected).save(out / "certificate.estimates.json")
     words = f"certified: lam = {found.lam:.6g}, saves {found.saved_fraction:.1%} on calibration\n{found.text}"
     payload = {"certificate": str(path), **found.model_dump(mode="json", exclude={"problems"})}
     show(payload, as_json=as_json, words=words)

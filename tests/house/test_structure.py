@@ -126,9 +126,7 @@ def test_no_torch_anywhere_in(folder: str) -> None:
 
 
 def test_modules_stay_small() -> None:
-    large = {
-        str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.read_text().splitlines())) > 400
-    }
+    large = {str(p.relative_to(ROOT)): n for p in modules() if (n := len(p.read_text().splitlines())) > 400}
     assert large == {}
 
 
