@@ -1,4 +1,4 @@
-"""Shared by all tests: the repository root is importable (for `tests.fakes`), real traces are found or skipped."""
+"""Shared by all tests: `tests.fakes` can be imported, real traces are found or the test is skipped."""
 
 from __future__ import annotations
 

@@ -61,11 +61,9 @@ def test_import_direction(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py"):
         for name in imported_names(path):
             parts = name.split(".")
-            if parts[0] == "desist" and len(parts) > 1 and parts[1] in FOLDERS:
-                if parts[1] != folder and parts[1] not in ALLOWED[folder]:
-                    wrong.append(f"{path.relative_to(ROOT)} imports {name}")
-            if parts[:2] == ["desist", "cli"]:
-                wrong.append(f"{path.relative_to(ROOT)} imports the command line")
+            inner = parts[1] if parts[0] == "desist" and len(parts) > 1 else folder
+            if inner == "cli" or (inner in FOLDERS and inner not in {folder, *ALLOWED[folder]}):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert wrong == []
 
 
