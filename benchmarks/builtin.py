@@ -19,10 +19,10 @@ from desist.data.splits import Split
 from desist.probes import read_hidden, save_probe, score_traces, train_probe
 from desist.probes.base import Family
 from desist.probes.features import hidden_dir, token_dir
-from desist.proxy.builtin import Builtin, builtin_problems, builtin_taps, load_builtin
 from desist.proxy.collect import CollectReport, collect
-from desist.proxy.demo import certify_builtin
 from desist.proxy.estimates import StepTable
+from desist.proxy.studies.builtin import Builtin, builtin_problems, builtin_taps, load_builtin
+from desist.proxy.studies.demo import certify_builtin
 
 log = logging.getLogger("builtin")
 ROOT = Path(__file__).resolve().parents[1]

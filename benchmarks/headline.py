@@ -19,9 +19,9 @@ from desist.calibration import CannotCertify, oracle_outcomes, policy_row
 from desist.calibration.losses import Loss
 from desist.calibration.scorers import agreement, position, stated_agreement, stored
 from desist.data.schema import Trace
-from desist.proxy.builtin import load_builtin
-from desist.proxy.demo import Paired, figures, run_demo
-from desist.proxy.study import study_reasoner
+from desist.proxy.studies.builtin import load_builtin
+from desist.proxy.studies.demo import Paired, figures, run_demo
+from desist.proxy.studies.reasoner import study_reasoner
 
 log = logging.getLogger("headline")
 ROOT = Path(__file__).resolve().parents[1]

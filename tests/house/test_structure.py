@@ -42,7 +42,7 @@ def imported_names(path: Path) -> set[str]:
 
 def test_package_list_equals_the_tree() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    found = {"desist"}
+    found = {"desist", "desist.commands"}
     for init in (p for f in FOLDERS for p in (ROOT / f).rglob("__init__.py")):
         found.add("desist." + ".".join(init.parent.relative_to(ROOT).parts))
     assert listed == found

@@ -13,12 +13,18 @@ from desist.calibration import CannotCertify, load_certificate
 from desist.data import answers_equal, read_traces
 from desist.data.errors import CalibrationError
 from desist.data.splits import split_of
-from desist.proxy.builtin import Builtin, builtin_problems, calibration_traces, load_builtin, refuse_seen
-from desist.proxy.demo import certify_builtin, figures, run_demo
-from desist.proxy.parity import study_parity
-from desist.proxy.study import study_reasoner
+from desist.proxy.studies.builtin import (
+    Builtin,
+    builtin_problems,
+    calibration_traces,
+    load_builtin,
+    refuse_seen,
+)
+from desist.proxy.studies.demo import certify_builtin, figures, run_demo
+from desist.proxy.studies.parity import study_parity
+from desist.proxy.studies.reasoner import study_reasoner
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CERTIFICATES = sorted(
     path for path in (ROOT / "calibration" / "builtin").glob("*.json") if "estimates" not in path.name
 )

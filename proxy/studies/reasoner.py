@@ -16,8 +16,8 @@ from desist.data.reasoner.measure import CueView, TraceResult, measure, written_
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
 from desist.proxy.batch_runs import Progress, run_batch
-from desist.proxy.builtin import Builtin, builtin_problems
 from desist.proxy.collect import collect
+from desist.proxy.studies.builtin import Builtin, builtin_problems
 
 __all__ = ["StudyReport", "study_reasoner"]
 

@@ -32,8 +32,8 @@ from desist.probes.artifact import probe_fingerprint
 from desist.probes.features import hidden_dir, read_hidden
 from desist.probes.scoring import score_traces
 from desist.proxy.batch_runs import BatchRun, RunResult, run_batch
-from desist.proxy.builtin import Builtin, builtin_problems, calibration_traces, refuse_seen
 from desist.proxy.collect import collect
+from desist.proxy.studies.builtin import Builtin, builtin_problems, calibration_traces, refuse_seen
 
 __all__ = ["Paired", "certify_builtin", "figures", "paired_runs", "run_demo"]
 

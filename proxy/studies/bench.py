@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from desist.controller import Control, Policy
 from desist.proxy.batch_runs import run_batch
-from desist.proxy.builtin import Builtin, builtin_problems
+from desist.proxy.studies.builtin import Builtin, builtin_problems
 
 __all__ = ["BenchReport", "bench_probe"]
 

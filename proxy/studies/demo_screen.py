@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from desist.controller import Control, Scored
 from desist.proxy.batch_runs import JobMaker
-from desist.proxy.builtin import Builtin, builtin_problems
 from desist.proxy.certificates import load_points
-from desist.proxy.demo import Paired
 from desist.proxy.engines.embedded.job import Done, Emitted, Event, Failed
 from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.settings import Settings
+from desist.proxy.studies.builtin import Builtin, builtin_problems
+from desist.proxy.studies.demo import Paired
 
 __all__ = ["live", "summary"]
 

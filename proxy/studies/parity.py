@@ -27,11 +27,11 @@ from desist.probes.features import hidden_dir, read_hidden, token_dir
 from desist.probes.scoring import score_traces
 from desist.proxy.app import create_app
 from desist.proxy.batch_runs import request_seed
-from desist.proxy.builtin import Builtin, builtin_problems
 from desist.proxy.collect import collect
-from desist.proxy.demo import certify_builtin
 from desist.proxy.serve import listen
 from desist.proxy.settings import Settings
+from desist.proxy.studies.builtin import Builtin, builtin_problems
+from desist.proxy.studies.demo import certify_builtin
 
 __all__ = ["ParityReport", "ParityRow", "study_parity"]
 

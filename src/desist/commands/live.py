@@ -1,0 +1,147 @@
+"""What runs a model for people: `serve`, `demo`, `study`, `bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from desist._version import __version__
+from desist.commands.common import (
+    REFUSED,
+    Delta,
+    Json,
+    Loss,
+    Quiet,
+    Seed,
+    app,
+    dump,
+    err,
+    progress_bar,
+    show,
+    status,
+)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port; 0 takes any free one [8100].")] = None,
+    upstream: Annotated[str | None, typer.Option("--upstream", help="An OpenAI-compatible server.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Local model folder.")] = None,
+    probe: Annotated[Path | None, typer.Option("--probe", help="Probe artefact.")] = None,
+    certificate: Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="YAML or TOML file.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
+    from desist.proxy.serve import serve as run
+    from desist.proxy.settings import load_settings
+
+    flags: dict[str, Any] = {
+        "host": host, "port": port, "model": model, "probe": probe,
+        "certificates": tuple(certificate) if certificate else None,
+        "control": {"mode": mode},
+    }  # fmt: skip
+    if upstream is not None:
+        flags |= {"engine": "upstream", "upstream": {"url": upstream}}
+    settings = load_settings(config, flags)
+
+    def announce(address: str) -> None:
+        what = settings.upstream.url if settings.upstream else settings.model or "the built-in reasoner"
+        if not quiet:
+            err.print(
+                f"desist {__version__} in front of {what}: [bold]{address}/v1[/bold]",
+                highlight=False,
+                soft_wrap=True,
+            )
+            err.print(
+                f"models {address}/v1/models  metrics {address}/metrics  (Ctrl-C stops)", highlight=False
+            )
+
+    run(settings, announce=announce)
+
+
+@app.command()
+def demo(
+    n: Annotated[int, typer.Option("--n", min=1, help="Problems of the paired runs.")] = 200,
+    loss: Loss = "harm",
+    alpha: Annotated[str | None, typer.Option("--alpha", help="Default: 0.02 harm, 0.05 else.")] = None,
+    delta: Delta = "0.05",
+    traces: Annotated[Path | None, typer.Option("--traces", help="File for every problem's row.")] = None,
+    problem: Annotated[str | None, typer.Option("--problem", help="Your own word problem, live.")] = None,
+    rivals: Annotated[bool, typer.Option(help="Compare with rival policies.")] = True,
+    batch: Annotated[int, typer.Option(min=1, help="Rows decoded side by side.")] = 64,
+    seed: Seed = 1,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """One problem live, then paired runs on fresh problems: full against stopped, with rivals."""
+    from desist.calibration import CannotCertify
+    from desist.proxy.studies.builtin import load_builtin
+    from desist.proxy.studies.demo import figures, run_demo
+    from desist.proxy.studies.demo_screen import live, summary
+
+    risk = alpha or ("0.02" if loss == "harm" else "0.05")
+    builtin = load_builtin()
+    if not as_json:
+        live(builtin, problem, seed=seed, console=Console())
+    with progress_bar(quiet) as tell:
+        found = run_demo(
+            builtin, seed=seed, n=n, loss=loss, alpha=risk, delta=delta, out=traces,
+            rivals=rivals, batch=batch, progress=tell,
+        )  # fmt: skip
+    if isinstance(found, CannotCertify):
+        show({"certified": False, **found.model_dump(mode="json")}, as_json=as_json, words=found.message)
+        return REFUSED
+    show(figures(found, seed=seed), as_json=as_json, words=summary(found))
+    return 0
+
+
+@app.command()
+def study(
+    what: Annotated[Literal["reasoner", "parity"], typer.Argument(help="What to study.")] = "reasoner",
+    n: Annotated[int | None, typer.Option("--n", min=8, help="Problems [500, parity 200].")] = None,
+    seed: Seed = 1,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """reasoner: is the built-in model the test bed it claims to be; parity: does live equal replay."""
+    from desist.proxy.studies.builtin import load_builtin
+
+    if what == "parity":
+        from desist.proxy.studies.parity import study_parity
+
+        with status("live against replay", quiet):
+            same = study_parity(load_builtin(), seed=seed, n=n or 200)
+        show({**dump(same), "exact": same.exact}, as_json=as_json)
+        return 0 if same.exact else REFUSED
+    from desist.proxy.studies.reasoner import study_reasoner
+
+    with progress_bar(quiet) as tell:
+        found = study_reasoner(
+            load_builtin(probes=False), seed=seed, n=n or 500,
+            progress=lambda done, total: tell(what, done, total),
+        )  # fmt: skip
+    show(found.as_json(), as_json=as_json)
+    return REFUSED if found.misses else 0
+
+
+@app.command()
+def bench(
+    n: Annotated[int, typer.Option("--n", min=8, help="Problems a run.")] = 128,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 3,
+    seed: Seed = 1,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What scoring costs: full runs with and without the probe, as ratios measured in one run."""
+    from desist.proxy.studies.bench import bench_probe
+    from desist.proxy.studies.builtin import load_builtin
+
+    with status("measuring", quiet):
+        found = bench_probe(load_builtin(), seed=seed, n=n, rounds=rounds)
+    show(dump(found), as_json=as_json)
