@@ -14,4 +14,4 @@ class Sampler:
     max_new_tokens: int
 
 
-SERVED_SAMPLER = Sampler(temperature=1.0, top_p=0.95, max_new_tokens=512)
+SERVED_SAMPLER = Sampler(temperature=0.8, top_p=0.95, max_new_tokens=512)
