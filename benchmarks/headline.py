@@ -100,6 +100,19 @@ def plot(traces: tuple[Trace, ...], found: dict[str, dict[str, Any]], date: str)
     return draw(curves, points, f"Built-in reasoner, {len(traces)} fresh problems ({date})")
 
 
+def readme(table: str, command: str, date: str, n: int) -> None:
+    """Put the table and the plot between the README's markers."""
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    block = (
+        f"Built-in reasoner, {n} fresh problems a point, printed by `{command}` (`make study`) on {date}:\n\n"
+        f"{table}\n\n![accuracy against net tokens](docs/pareto.svg)"
+    )
+    before, _, rest = text.partition("<!-- results -->")
+    after = rest.partition("<!-- /results -->")[2]
+    path.write_text(f"{before}<!-- results -->\n{block}\n<!-- /results -->{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=2000)
@@ -144,6 +157,8 @@ def main() -> None:
         "```",
     ]
     (given.out / "results.md").write_text("\n\n".join(parts) + "\n")
+    if given.n >= 2000:
+        readme(main_table(found), command, date, given.n)
     if traces:
         (given.out / "pareto.svg").write_text(plot(traces, found, date))
 

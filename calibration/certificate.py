@@ -144,6 +144,7 @@ class Certificate(Plan):
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(document, file, indent=1, ensure_ascii=False)
                 file.write("\n")
+            part.chmod(0o644)  # mkstemp makes files that only their owner reads
             part.replace(target)
         except BaseException:
             part.unlink(missing_ok=True)
