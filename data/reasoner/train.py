@@ -34,7 +34,7 @@ class Settings:
     """Everything a run depends on. `steps` (if not 0) ends the run by count, else `minutes` by the clock."""
 
     seed: int = 7
-    minutes: float = 92.0
+    minutes: float = 82.0
     steps: int = 0
     width: int = 160
     layers: int = 6

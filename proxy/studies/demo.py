@@ -29,7 +29,7 @@ from desist.data.judges import answers_equal
 from desist.data.records import read_traces, write_traces
 from desist.data.schema import Problem, Trace
 from desist.probes.artifact import probe_fingerprint
-from desist.probes.features import hidden_dir, read_hidden
+from desist.probes.features import hidden_dir, read_hidden, token_dir
 from desist.probes.scoring import score_traces
 from desist.proxy.batch_runs import BatchRun, RunResult, run_batch
 from desist.proxy.collect import collect
@@ -212,8 +212,8 @@ def _collected(
     certificate: Certificate,
     progress: Callable[[int, int], None] | None,
 ) -> list[Trace]:
-    """The full traces with scored boundaries, in the order of the problems."""
-    probe = builtin.required_probe()
+    """The full traces with boundaries scored by every built-in probe, in the order of the problems."""
+    probe, rom = builtin.required_probe(), builtin.rom
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "test.jsonl"
         collect(
@@ -224,13 +224,16 @@ def _collected(
             out=path,
             seed=seed,
             taps=probe.card.taps,
+            keep_tokens_tap=rom.card.taps[0] if rom else None,
             batch=batch,
             answer=certificate.answer_mode,
             judge=certificate.judge,
             hidden_dtype=probe.card.hidden_dtype,
             progress=progress,
         )
-        scored = score_traces(read_traces(path), read_hidden(hidden_dir(path)), probe, certificate.scorer)
+        scored = score_traces(read_traces(path), read_hidden(hidden_dir(path)), probe, "probe")
+        if rom is not None:
+            scored = score_traces(scored, read_hidden(token_dir(path)), rom, "rom")
         found = {trace.problem_id: trace for trace in scored}
     return [found[problem.problem_id] for problem in problems]
 

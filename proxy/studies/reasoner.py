@@ -12,7 +12,7 @@ from typing import Any
 
 from desist.controller import Control, Policy
 from desist.data.judges import answers_equal
-from desist.data.reasoner.measure import CueView, TraceResult, measure, written_value
+from desist.data.reasoner.measure import CueView, TraceResult, headroom, measure, written_value
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
 from desist.proxy.batch_runs import Progress, run_batch
@@ -61,6 +61,8 @@ def study_reasoner(
         **found,
         "accuracy_full": sum(trace.full_correct is True for trace in traces) / n,
         "accuracy_no_thinking": sum(guessed) / n,
+        "headroom": sum(_headroom(builtin, trace) for trace in traces) / n,
+        "headroom_characters": found["headroom"],
         "boundaries_per_trace": sum(len(trace.boundaries) for trace in traces) / n,
         "tokens_per_trace": tokens / n,
         "sampler": _sampler(builtin.sampling),
@@ -72,6 +74,13 @@ def study_reasoner(
 
 def _result(trace: Trace) -> TraceResult:
     return TraceResult(trace.gold or "", trace.reasoning, written_value(trace.answer), trace.truncated)
+
+
+def _headroom(builtin: Builtin, trace: Trace) -> float:
+    """Share of the reasoning tokens after the answer settled (0 where no answer is stated)."""
+    encode = builtin.model.vocabulary.encode
+    settled = (1.0 - headroom(trace.reasoning)) * len(trace.reasoning)
+    return 1.0 - len(encode(trace.reasoning[: round(settled)])) / max(1, len(encode(trace.reasoning)))
 
 
 def _cues(traces: list[Trace]) -> list[CueView]:

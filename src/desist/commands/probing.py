@@ -19,6 +19,7 @@ from desist.commands.common import (
     Seed,
     app,
     dump,
+    err,
     progress_bar,
     show,
     status,
@@ -159,6 +160,8 @@ def calibrate(
 
         loaded = load_probe(probe)
         card, stored[scorer] = loaded.card, probe_fingerprint(loaded)
+    else:
+        err.print("no --probe given: overlap with its training problems is not checked", style="yellow")
     with status("calibrating", quiet):
         found = certify_traces(
             collected, alpha=alpha, delta=delta, loss=loss, scorer=scorer, method=method, patience=patience,
@@ -173,6 +176,10 @@ def calibrate(
     path = found.save(out / "certificate.json")
     StepTable.from_traces(collected).save(out / "certificate.estimates.json")
     words = f"certified: lam = {found.lam:.6g}, saves {found.saved_fraction:.1%} on calibration\n{found.text}"
-    payload = {"certificate": str(path), **found.model_dump(mode="json", exclude={"problems"})}
+    payload = {
+        "certificate": str(path),
+        "overlap_checked": card is not None,
+        **found.model_dump(mode="json", exclude={"problems"}),
+    }
     show(payload, as_json=as_json, words=words)
     return 0
