@@ -135,7 +135,7 @@ def main() -> None:
         found[name] = figures(paired, seed=seed)
         traces = paired.traces
         log.info("(%s) %s", name, {k: v for k, v in found[name].items() if k != "rivals"})
-    study = study_reasoner(builtin, seed=100).as_json()
+    study = study_reasoner(builtin, seed=100, n=min(500, given.n)).as_json()
     command = f"python -m benchmarks.headline --n {given.n}"
     payload = {"command": command, "date": date, "points": found, "reasoner": study}
     (given.out / "results.json").write_text(json.dumps(payload, indent=1, default=str) + "\n")

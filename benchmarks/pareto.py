@@ -100,8 +100,8 @@ def draw(curves: Sequence[Curve], points: Sequence[Point], title: str) -> str:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width="2"{dash}/>')
         height = HEIGHT - BOTTOM - 16 - 18 * (len(curves) - 1 - number)
         parts.append(
-            f'<path d="M{WIDTH - 236} {height - 4}h24" stroke="{one.colour}" stroke-width="2"{dash}/>'
-            f'<text x="{WIDTH - 204}" y="{height}" fill="#0f172a">{escape(one.name)}</text>'
+            f'<path d="M{WIDTH - 262} {height - 4}h24" stroke="{one.colour}" stroke-width="2"{dash}/>'
+            f'<text x="{WIDTH - 230}" y="{height}" fill="#0f172a">{escape(one.name)}</text>'
         )
     for point in points:
         parts.append(

@@ -102,6 +102,9 @@ def bag_of_tokens_scores(cues: Sequence[CueView], folds: int = 5) -> list[float]
     scores = np.zeros(len(cues))
     groups = [cue.problem_id for cue in cues]
     for train, held in GroupKFold(folds).split(counts, labels, groups):
+        if labels[train].all() or not labels[train].any():
+            scores[held] = labels[train][0]  # one class only: nothing to learn from
+            continue
         model = LogisticRegression(C=0.01, max_iter=1000).fit(counts[train], labels[train])
         scores[held] = model.predict_proba(counts[held])[:, 1]
     return [float(score) for score in scores]

@@ -7,6 +7,7 @@ what runs this test; `vllm serve` needs vLLM and a stand-in takes its place.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -67,7 +68,7 @@ def server(command: str, cwd: Path) -> Iterator[str]:
 
 
 def test_the_readme_names_no_command_that_is_not_known_here() -> None:
-    known = ("make serve", "make test", "make demo", "desist ", "vllm serve ")
+    known = ("make serve", "make test", "make demo", "make study", "desist ", "vllm serve ")
     assert [command for command in commands() if not command.startswith(known)] == []
 
 
@@ -95,6 +96,18 @@ def test_make_demo() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "8 fresh problems" in done.stdout
+
+
+def test_make_study(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"make study ARGS='--n 40 --out {tmp_path}'", shell=True, cwd=ROOT, capture_output=True, text=True,
+        check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert {name: point["n"] for name, point in found["points"].items()} == {"a": 40, "b": 40}
+    assert (tmp_path / "pareto.svg").read_text().startswith("<svg")
+    assert "| (b) harm" in (tmp_path / "results.md").read_text()
 
 
 def test_the_way_of_your_own_model(tmp_path: Path) -> None:
