@@ -52,15 +52,12 @@ def serve(
 
     def announce(address: str) -> None:
         what = settings.upstream.url if settings.upstream else settings.model or "the built-in reasoner"
-        if not quiet:
-            err.print(
-                f"desist {__version__} in front of {what}: [bold]{address}/v1[/bold]",
-                highlight=False,
-                soft_wrap=True,
-            )
-            err.print(
-                f"models {address}/v1/models  metrics {address}/metrics  (Ctrl-C stops)", highlight=False
-            )
+        lines = (
+            f"desist {__version__} in front of {what}: [bold]{address}/v1[/bold]",
+            f"models {address}/v1/models  metrics {address}/metrics  (Ctrl-C stops)",
+        )
+        for line in lines if not quiet else ():
+            err.print(line, highlight=False, soft_wrap=True)
 
     run(settings, announce=announce)
 
