@@ -36,7 +36,11 @@ class CueView:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of one set of traces."""
+    """The figures of one set of traces.
+
+    `auroc_same_count`: the rule made graded (how often the latest answer was stated so far).
+    `bag_beats_rule`: 95 % interval of AUROC(bag of tokens) - AUROC(same answer twice), problems resampled.
+    """
 
     n: int
     accuracy_full: float
@@ -47,6 +51,8 @@ class Measured:
     consistent_share: float
     auroc_bag_of_tokens: float
     auroc_same_twice: float
+    auroc_same_count: float
+    bag_beats_rule: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,12 @@ def same_answer_twice(reasoning: str) -> bool:
     """Whether the latest answer stated has been stated at least twice."""
     values = [reached.value for reached in answers_reached(reasoning)]
     return bool(values) and values.count(values[-1]) >= 2
+
+
+def same_answer_count(reasoning: str) -> int:
+    """How often the latest answer stated has been stated so far."""
+    values = [reached.value for reached in answers_reached(reasoning)]
+    return values.count(values[-1]) if values else 0
 
 
 def headroom(reasoning: str) -> float:
@@ -117,11 +129,39 @@ def auroc(labels: Sequence[bool], scores: Sequence[float]) -> float:
     return float(roc_auc_score(labels, scores)) if len(set(labels)) == 2 else float("nan")
 
 
+def auroc_difference(
+    cues: Sequence[CueView], first: Sequence[float], second: Sequence[float], *, resamples: int = 400
+) -> tuple[float, float]:
+    """95 % bootstrap interval of AUROC(first) - AUROC(second); whole problems are resampled."""
+    import numpy as np
+
+    rows: dict[str, list[int]] = {}
+    for place, cue in enumerate(cues):
+        rows.setdefault(cue.problem_id, []).append(place)
+    groups = [np.array(places) for places in rows.values()]
+    labels, a, b = np.array([cue.consistent for cue in cues]), np.array(first), np.array(second)
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(resamples):
+        drawn = np.concatenate([groups[place] for place in rng.integers(len(groups), size=len(groups))])
+        found.append(
+            auroc(labels[drawn].tolist(), a[drawn].tolist())
+            - auroc(labels[drawn].tolist(), b[drawn].tolist())
+        )
+    kept = np.array(found)[~np.isnan(found)]
+    if len(kept) == 0:
+        return float("nan"), float("nan")
+    low, high = np.quantile(kept, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def measure(traces: Sequence[TraceResult], cues: Sequence[CueView]) -> Measured:
     """All figures of a set of traces and the cues in them."""
     n = len(traces)
     firsts = [answers_reached(trace.reasoning)[:1] for trace in traces]
     labels = [cue.consistent for cue in cues]
+    bag = bag_of_tokens_scores(cues)
+    twice = [float(same_answer_twice(cue.reasoning)) for cue in cues]
     return Measured(
         n=n,
         accuracy_full=sum(trace.answer == trace.gold for trace in traces) / n,
@@ -133,6 +173,8 @@ def measure(traces: Sequence[TraceResult], cues: Sequence[CueView]) -> Measured:
         truncated=sum(trace.truncated for trace in traces) / n,
         cues_per_trace=len(cues) / n,
         consistent_share=sum(labels) / max(len(labels), 1),
-        auroc_bag_of_tokens=auroc(labels, bag_of_tokens_scores(cues)),
-        auroc_same_twice=auroc(labels, [float(same_answer_twice(cue.reasoning)) for cue in cues]),
+        auroc_bag_of_tokens=auroc(labels, bag),
+        auroc_same_twice=auroc(labels, twice),
+        auroc_same_count=auroc(labels, [float(same_answer_count(cue.reasoning)) for cue in cues]),
+        bag_beats_rule=auroc_difference(cues, bag, twice),
     )
