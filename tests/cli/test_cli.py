@@ -68,6 +68,13 @@ def test_bad_server_settings_are_named(arguments: tuple[str, ...], says: str) ->
     assert "Traceback" not in done.stderr
 
 
+def test_every_command_takes_json_and_quiet() -> None:
+    for command in ("serve", "demo", "study", "bench", "collect", "train", "score", "calibrate", "replay"):
+        words = desist(command, "--help").stdout
+        assert "--json" in words, command
+        assert "--quiet" in words, command
+
+
 def test_train_saves_a_probe(tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     traces, _ = planted(hidden_dir(file), 120, strength=2.0)

@@ -35,6 +35,7 @@ def serve(
     certificate: Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
     config: Annotated[Path | None, typer.Option("--config", help="YAML or TOML file.")] = None,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
@@ -56,6 +57,8 @@ def serve(
             f"desist {__version__} in front of {what}: [bold]{address}/v1[/bold]",
             f"models {address}/v1/models  metrics {address}/metrics  (Ctrl-C stops)",
         )
+        if as_json:
+            show({"url": f"{address}/v1", "engine": settings.engine}, as_json=True)
         for line in lines if not quiet else ():
             err.print(line, highlight=False, soft_wrap=True)
 

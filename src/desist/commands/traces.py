@@ -95,6 +95,7 @@ def report(
     certificates: Annotated[list[Path], typer.Option("--certificate", help="One or several certificates.")],
     out: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write the calibration report again: one HTML file that opens offline."""
     from desist.calibration import load_certificate, write_report
