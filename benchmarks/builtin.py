@@ -14,15 +14,15 @@ from pathlib import Path
 
 from desist.calibration import CannotCertify, ReportSection, write_report
 from desist.data import read_traces, write_traces
-from desist.data.schema import Trace
 from desist.data.splits import Split
-from desist.probes import read_hidden, save_probe, score_traces, train_probe
+from desist.probes import read_hidden, save_probe, train_probe
 from desist.probes.base import Family
 from desist.probes.features import hidden_dir, token_dir
 from desist.proxy.collect import CollectReport, collect
 from desist.proxy.estimates import StepTable
 from desist.proxy.studies.builtin import Builtin, builtin_problems, builtin_taps, load_builtin
 from desist.proxy.studies.demo import certify_builtin
+from desist.proxy.studies.scored import score_file
 
 log = logging.getLogger("builtin")
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,15 +76,9 @@ def train(traces: Path, family: Family, out: Path, seed: int, created: str) -> N
     save_probe(trained.probe, out)
 
 
-def score(traces: Path, builtin: Builtin, out: Path) -> list[Trace]:
-    """The traces with both probes' scores, written to `out`."""
-    scored = score_traces(
-        read_traces(traces), read_hidden(hidden_dir(traces)), builtin.required_probe(), "probe"
-    )
-    if builtin.rom is not None:
-        scored = score_traces(scored, read_hidden(token_dir(traces)), builtin.rom, "rom")
-    write_traces(out, scored)
-    return list(read_traces(out))
+def score(traces: Path, builtin: Builtin, out: Path) -> None:
+    """Write the traces with both probes' scores to `out`."""
+    write_traces(out, score_file(builtin, traces))
 
 
 def certify(builtin: Builtin, folder: Path, floors: Path) -> None:

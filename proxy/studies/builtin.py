@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from desist.controller import ModelProfile, builtin_profile
+from desist.controller import AnswerMode, ModelProfile, builtin_profile
 from desist.data.errors import CalibrationError, EngineError
 from desist.data.records import read_traces
 from desist.data.schema import Problem, Sampling, Trace
@@ -47,6 +47,10 @@ class Builtin:
         if self.probe is None:
             raise EngineError("the built-in probe is missing. Make it with `make builtin`.")
         return self.probe
+
+    def handoff_tokens(self, answer: AnswerMode) -> int:
+        """Length of the hand-off that a stop forces, in tokens."""
+        return len(self.model.vocabulary.encode(self.profile.handoff(answer)))
 
 
 def load_builtin(*, threads: int | None = None, device: str = "auto", probes: bool = True) -> Builtin:

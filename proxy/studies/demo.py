@@ -9,10 +9,8 @@ at every boundary (for oracles and rivals). Knows the order of these steps; the 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +24,12 @@ from desist.calibration.rival_rows import RivalTable
 from desist.calibration.rivals import compare_rivals
 from desist.controller import Control, Policy, replay_trace
 from desist.data.judges import answers_equal
-from desist.data.records import read_traces, write_traces
+from desist.data.records import write_traces
 from desist.data.schema import Problem, Trace
 from desist.probes.artifact import probe_fingerprint
-from desist.probes.features import hidden_dir, read_hidden, token_dir
-from desist.probes.scoring import score_traces
 from desist.proxy.batch_runs import BatchRun, RunResult, run_batch
-from desist.proxy.collect import collect
 from desist.proxy.studies.builtin import Builtin, builtin_problems, calibration_traces, refuse_seen
+from desist.proxy.studies.scored import full_traces
 
 __all__ = ["Paired", "certify_builtin", "figures", "paired_runs", "run_demo"]
 
@@ -139,14 +135,23 @@ def paired_runs(
     policy = certificate.policy()
     full = run("full runs", Control(mode="off", policy=Policy(lam=None)))
     stopped = run("stopped runs", Control(mode="active", policy=policy, answer=certificate.answer_mode))
-    collected = _collected(builtin, problems, seed, batch, certificate, _named(progress, "forced exits"))
+    collected = full_traces(
+        builtin,
+        problems,
+        sampling=builtin.sampling,
+        seed=seed,
+        batch=batch,
+        answer=certificate.answer_mode,
+        judge=certificate.judge,
+        progress=_named(progress, "forced exits"),
+    )
     traces, differs, prefixes = [], 0, 0
     for trace, whole, cut in zip(collected, full.results, stopped.results, strict=True):
         replayed = replay_trace(
             trace,
             Control(mode="active", policy=policy),
             max_tokens=builtin.sampling.max_tokens,
-            handoff_tokens=_handoff_tokens(builtin, certificate),
+            handoff_tokens=builtin.handoff_tokens(certificate.answer_mode),
         )
         differs += replayed.stop_index != cut.stop_index
         prefixes += not whole.reasoning.startswith(cut.reasoning) or whole.reasoning != trace.reasoning
@@ -193,49 +198,11 @@ def figures(paired: Paired, *, seed: int) -> dict[str, Any]:
     return found
 
 
-def _handoff_tokens(builtin: Builtin, certificate: Certificate) -> int:
-    return len(builtin.model.vocabulary.encode(builtin.profile.handoff(certificate.answer_mode)))
-
-
 def _named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
     if progress is None:
         return None
     tell = progress
     return lambda done, total: tell(what, done, total)
-
-
-def _collected(
-    builtin: Builtin,
-    problems: Sequence[Problem],
-    seed: int,
-    batch: int,
-    certificate: Certificate,
-    progress: Callable[[int, int], None] | None,
-) -> list[Trace]:
-    """The full traces with boundaries scored by every built-in probe, in the order of the problems."""
-    probe, rom = builtin.required_probe(), builtin.rom
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "test.jsonl"
-        collect(
-            problems,
-            model=builtin.model,
-            profile=builtin.profile,
-            sampling=builtin.sampling,
-            out=path,
-            seed=seed,
-            taps=probe.card.taps,
-            keep_tokens_tap=rom.card.taps[0] if rom else None,
-            batch=batch,
-            answer=certificate.answer_mode,
-            judge=certificate.judge,
-            hidden_dtype=probe.card.hidden_dtype,
-            progress=progress,
-        )
-        scored = score_traces(read_traces(path), read_hidden(hidden_dir(path)), probe, "probe")
-        if rom is not None:
-            scored = score_traces(scored, read_hidden(token_dir(path)), rom, "rom")
-        found = {trace.problem_id: trace for trace in scored}
-    return [found[problem.problem_id] for problem in problems]
 
 
 def _with_stop(trace: Trace, full: RunResult, stopped: RunResult, replay_index: int | None) -> Trace:

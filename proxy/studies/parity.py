@@ -21,17 +21,14 @@ import uvicorn
 from desist.calibration.certificate import CannotCertify, Certificate
 from desist.controller import Control, replay_trace
 from desist.data.errors import CalibrationError
-from desist.data.records import read_traces
 from desist.data.schema import Problem, Sampling, Trace
-from desist.probes.features import hidden_dir, read_hidden, token_dir
-from desist.probes.scoring import score_traces
 from desist.proxy.app import create_app
 from desist.proxy.batch_runs import request_seed
-from desist.proxy.collect import collect
 from desist.proxy.serve import listen
 from desist.proxy.settings import Settings
 from desist.proxy.studies.builtin import Builtin, builtin_problems
 from desist.proxy.studies.demo import certify_builtin
+from desist.proxy.studies.scored import full_traces
 
 __all__ = ["ParityReport", "ParityRow", "study_parity"]
 
@@ -74,15 +71,11 @@ def study_parity(
     """Run `n` test problems through the proxy and offline, sampled and greedy, for each scorer."""
     problems = builtin_problems("test", seed, n)
     greedy = replace(builtin.sampling, temperature=0.0, top_p=1.0)
+    certificates = [_certificate(builtin, scorer, alpha) for scorer in scorers]
     rows = []
     for sampler, sampling in (("sampled", builtin.sampling), ("greedy", greedy)):
-        traces = _full_traces(builtin, problems, sampling, seed)
-        for scorer in scorers:
-            certified, _ = certify_builtin(
-                builtin, alpha=alpha, delta="0.05", loss="consistency", scorer=scorer
-            )
-            if isinstance(certified, CannotCertify):
-                raise CalibrationError(f"no certificate for scorer '{scorer}': {certified.message}")
+        traces = full_traces(builtin, problems, sampling=sampling, seed=seed)
+        for certified in certificates:
             with tempfile.TemporaryDirectory() as folder:
                 path = certified.save(Path(folder) / "certificate.json")
                 live = asyncio.run(_ask_all(path, problems, sampling, seed, clients))
@@ -91,27 +84,11 @@ def study_parity(
     return ParityReport(tuple(rows))
 
 
-def _full_traces(builtin: Builtin, problems: Sequence[Problem], sampling: Sampling, seed: int) -> list[Trace]:
-    """The saved full traces, scored by every built-in probe, in the order of the problems."""
-    probe, rom = builtin.required_probe(), builtin.rom
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "full.jsonl"
-        collect(
-            problems,
-            model=builtin.model,
-            profile=builtin.profile,
-            sampling=sampling,
-            out=path,
-            seed=seed,
-            taps=probe.card.taps,
-            keep_tokens_tap=rom.card.taps[0] if rom else None,
-            hidden_dtype=probe.card.hidden_dtype,
-        )
-        scored = score_traces(read_traces(path), read_hidden(hidden_dir(path)), probe, "probe")
-        if rom is not None:
-            scored = score_traces(scored, read_hidden(token_dir(path)), rom, "rom")
-        found = {trace.problem_id: trace for trace in scored}
-    return [found[problem.problem_id] for problem in problems]
+def _certificate(builtin: Builtin, scorer: str, alpha: str) -> Certificate:
+    certified, _ = certify_builtin(builtin, alpha=alpha, delta="0.05", loss="consistency", scorer=scorer)
+    if isinstance(certified, CannotCertify):
+        raise CalibrationError(f"no certificate for scorer '{scorer}': {certified.message}")
+    return certified
 
 
 def _row(
@@ -124,7 +101,7 @@ def _row(
     alone: Sequence[Body],
 ) -> ParityRow:
     control = Control(mode="active", policy=certified.policy())
-    handoff = len(builtin.model.vocabulary.encode(builtin.profile.handoff(control.answer)))
+    handoff = builtin.handoff_tokens(control.answer)
     stops = [
         replay_trace(trace, control, max_tokens=sampling.max_tokens, handoff_tokens=handoff).stop_index
         for trace in traces
