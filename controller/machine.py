@@ -3,16 +3,17 @@
 The same machine runs in every engine and in the offline replay. It reads only the past, keeps its state
 by position (a position seen twice counts once, `rewind` forgets rejected drafts) and does no I/O.
 
-Order of the rules at a place: a request by hand > hold-off zone > hard budget > score. Loop and give-up
-rules are not part of this version; their stop reasons are reserved.
+Order of the rules at a place: a stop asked for from outside > hold-off zone > hard budget > score.
+Loop and give-up rules are not part of this version; their stop reasons are reserved.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
-from desist.controller.core import Action, Boundary, Control, Decision, StopReason
+from desist.controller.core import Action, Boundary, Control, Decision, Mode, StopReason
 from desist.data.errors import ControlError
 
 __all__ = ["StopMachine", "answer_reserve", "grace_tokens"]
@@ -38,6 +39,17 @@ class _Entry:
     smoothed: float | None
     streak: int
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A stop asked for from outside: since which position, and what is to be reported."""
+
+    position: int
+    reason: StopReason
+    index: int | None
+    score: float | None
+    certified: bool
 
 
 class StopMachine:
@@ -71,12 +83,14 @@ class StopMachine:
         if max_tokens is not None and max_tokens < 1:
             raise ControlError(f"max_tokens is {max_tokens}; ask for at least one token.")
         self.control = control
-        self.soft_limit, self.hard_limit = _limits(control, max_tokens, min_answer_tokens, handoff_tokens)
+        self._room = (max_tokens, min_answer_tokens, handoff_tokens)
+        self.soft_limit, self.hard_limit = _limits(control, *self._room)
         self._entries: list[_Entry] = []
         self._stopped: Decision | None = None
         self._shadow: Decision | None = None
         self._seen = 0  # the furthest position seen
-        self._by_hand: int | None = None  # where a stop was asked for by hand
+        self._asked: _Asked | None = None  # a stop asked for from outside
+        self._withdrawn: list[Decision] = []  # stops that could not be carried out
 
     @property
     def stopped(self) -> Decision | None:
@@ -116,46 +130,95 @@ class StopMachine:
         return decision
 
     def advance(self, position: int, *, held: bool = False, whole: bool = True) -> Decision:
-        """Decide at a token that is no boundary: hard budget and requests by hand only.
+        """Decide at a token that is no boundary: hard budget and stops asked for from outside only.
 
         `position` counts that token. `whole` is False where the token ends inside a character.
         """
         if self._stopped is not None:
             return self._stopped
         self._seen = max(self._seen, position)
-        reason = StopReason.NONE
-        if whole and self._hand_acts(position, held):
-            reason = StopReason.MANUAL
-        elif whole and self.hard_limit is not None and position >= self.hard_limit:
-            reason = StopReason.BUDGET
-        if reason is StopReason.NONE:
-            return Decision(Action.CONTINUE, StopReason.NONE, position)
-        return self._stop(Decision(Action.STOP, reason, position))
+        if whole and not self._waits_for_boundary:
+            if (asked := self._asked_for(position, held)) is not None:
+                return self._stop(
+                    Decision(Action.STOP, asked.reason, position, asked.index, asked.score, asked.certified)
+                )
+            if self.hard_limit is not None and position >= self.hard_limit:
+                return self._stop(Decision(Action.STOP, StopReason.BUDGET, position))
+        return Decision(Action.CONTINUE, StopReason.NONE, position)
 
-    def stop_now(self) -> None:
-        """Ask for a stop by hand, in any mode: at the next token outside hold-off zones.
+    def stop_now(
+        self,
+        reason: StopReason = StopReason.MANUAL,
+        *,
+        index: int | None = None,
+        score: float | None = None,
+        certified: bool = False,
+    ) -> None:
+        """Ask for a stop from outside, in any mode: at the next token outside hold-off zones.
 
-        Inside a zone it waits at most 64 tokens.
+        Inside a zone it waits at most 64 tokens. The arguments are what the decision reports: by default
+        a stop by hand; a probe that runs elsewhere names the boundary that it has judged. The first
+        request counts.
         """
-        if self._by_hand is None:
-            self._by_hand = self._seen
+        if self._asked is None:
+            self._asked = _Asked(self._seen, reason, index, score, certified)
+
+    def withdraw(self) -> None:
+        """Take the stop back: the engine could not carry it out. It is tried again at the next boundary."""
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            self._withdrawn.append(stopped)
+            self._mark(replace(stopped, action=Action.HOLD))
+
+    def reinstate(self) -> None:
+        """The last stop taken back stands after all: what spoke against it was a draft that was refused.
+
+        Call `rewind` to the stop's position before.
+        """
+        if self._withdrawn:
+            self._stopped = self._withdrawn.pop()
+            self._mark(self._stopped)
+
+    def _mark(self, decision: Decision) -> None:
+        """Write a decision into the boundary that it was taken at, if it was one."""
+        last = self._entries[-1] if self._entries else None
+        if last is not None and last.position == decision.position:
+            self._entries[-1] = replace(last, decision=decision)
+
+    def cap(self, mode: Mode) -> None:
+        """Lower the mode to at most `mode` from now on (the operator's kill switch). Never raises it."""
+        modes = get_args(Mode)
+        if modes.index(mode) < modes.index(self.control.mode):
+            self.control = replace(self.control, mode=mode)
+            self.soft_limit, self.hard_limit = _limits(self.control, *self._room)
 
     def rewind(self, position: int) -> None:
         """Forget everything after `position`: rejected drafts, a trace that is gone over again."""
         while self._entries and self._entries[-1].position > position:
             self._entries.pop()
         self._seen = min(self._seen, position)
+        while self._withdrawn and self._withdrawn[-1].position > position:
+            self._withdrawn.pop()
         if self._stopped is not None and self._stopped.position > position:
             self._stopped = None
         if self._shadow is not None and self._shadow.position > position:
             self._shadow = None
 
+    @property
+    def _waits_for_boundary(self) -> bool:
+        """Whether a stop was taken back and no boundary has come since."""
+        if not self._withdrawn:
+            return False
+        return not self._entries or self._entries[-1].position <= self._withdrawn[-1].position
+
     def _rules(self, position: int, index: int, score: float | None, ready: bool, held: bool) -> Decision:
         policy = self.control.policy
         limited = self.soft_limit is not None and position >= self.soft_limit
         overdue = self.hard_limit is not None and position >= self.hard_limit
-        if self._hand_acts(position, held):
-            return self._stop(Decision(Action.STOP, StopReason.MANUAL, position, index, score))
+        if (asked := self._asked_for(position, held)) is not None:
+            judged = asked.index if asked.index is not None else index
+            found = score if asked.score is None else asked.score
+            return self._stop(Decision(Action.STOP, asked.reason, position, judged, found, asked.certified))
         if limited:
             action = Action.HOLD if held and not overdue else Action.STOP
             decision = Decision(action, StopReason.BUDGET, position, index, score)
@@ -170,8 +233,11 @@ class StopMachine:
         self._shadow = self._shadow or decision
         return Decision(Action.CONTINUE, StopReason.NONE, position, index, score)
 
-    def _hand_acts(self, position: int, held: bool) -> bool:
-        return self._by_hand is not None and (not held or position >= self._by_hand + GRACE_TOKENS)
+    def _asked_for(self, position: int, held: bool) -> _Asked | None:
+        asked = self._asked
+        if asked is None or (held and position < asked.position + GRACE_TOKENS):
+            return None
+        return asked
 
     def _stop(self, decision: Decision) -> Decision:
         self._stopped = decision

@@ -8,10 +8,10 @@ through `deliver`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from desist.controller.boundaries import BoundaryDetector
-from desist.controller.core import Action, AnswerMode, Boundary, Control, Decision, StopReason
+from desist.controller.core import Action, AnswerMode, Boundary, Control, Decision, Mode, StopReason
 from desist.controller.machine import StopMachine
 from desist.controller.profile import ModelProfile
 from desist.controller.vocabulary import Vocabulary
@@ -88,9 +88,38 @@ class Session:
             self.scored.append(Scored(boundary, scores, decision))
         return decision
 
-    def stop_now(self) -> None:
-        """Ask for a stop by hand; the next `decide` outside a hold-off zone stops."""
-        self.machine.stop_now()
+    def stop_now(
+        self,
+        reason: StopReason = StopReason.MANUAL,
+        *,
+        index: int | None = None,
+        score: float | None = None,
+        certified: bool = False,
+    ) -> None:
+        """Ask for a stop from outside; the next `decide` outside a hold-off zone stops."""
+        self.machine.stop_now(reason, index=index, score=score, certified=certified)
+
+    def withdraw(self) -> None:
+        """The engine could not carry the stop out: thinking goes on, the next boundary is decided anew."""
+        stopped = self.machine.stopped
+        self.machine.withdraw()
+        self._mark(stopped, Action.HOLD)
+
+    def reinstate(self) -> None:
+        """The stop stands after all. Call `rewind` to its token before."""
+        self.machine.reinstate()
+        self._mark(self.machine.stopped, Action.STOP)
+
+    def _mark(self, stop: Decision | None, action: Action) -> None:
+        """Write what became of a stop into the boundary that it was taken at, if it was one."""
+        last = self.scored[-1] if self.scored else None
+        if stop is not None and last is not None and last.boundary.position == stop.position:
+            self.scored[-1] = replace(last, decision=replace(stop, action=action))
+
+    def cap(self, mode: Mode) -> None:
+        """Lower the mode to at most `mode` from now on (the operator's kill switch). Never raises it."""
+        self.machine.cap(mode)
+        self.control = self.machine.control
 
     def rewind(self, tokens: int) -> None:
         """Keep only the first `tokens` pushed tokens (rejected drafts)."""
