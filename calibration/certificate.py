@@ -21,9 +21,10 @@ from desist.calibration.plan import Plan
 from desist.controller.core import Policy
 from desist.data.errors import ArtifactMismatch, CalibrationError
 
-__all__ = ["SCHEMA_VERSION", "CannotCertify", "Certificate", "load_certificate"]
+__all__ = ["SCHEMA_VERSION", "CannotCertify", "Certificate", "load_certificate", "load_for_running"]
 
 SCHEMA_VERSION = 1
+_SCORERS = frozenset({"probe", "rom"})  # names of scorers that have fingerprints of their own
 
 
 class CannotCertify(Plan):
@@ -195,3 +196,16 @@ def load_certificate(
             "lose the guarantee."
         )
     return certificate.model_copy(update={"voided": differing})
+
+
+def load_for_running(
+    path: str | os.PathLike[str], running: Mapping[str, str], *, force: bool = False
+) -> Certificate:
+    """`load_certificate` for a system that may run several probes at once.
+
+    A certificate is about one scorer; which other probes run beside it does not matter, so that of the
+    fingerprints named after a scorer only its own is compared.
+    """
+    scorer = load_certificate(path, force=True).scorer
+    expect = {key: value for key, value in running.items() if key not in _SCORERS or key == scorer}
+    return load_certificate(path, expect=expect, force=force)

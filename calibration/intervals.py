@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, betaincinv
 
-__all__ = ["Interval", "clopper_pearson", "excess_p", "mcnemar_p", "paired_share", "ratio_difference"]
+__all__ = [
+    "Interval",
+    "clopper_pearson",
+    "excess_p",
+    "mcnemar_p",
+    "median_interval",
+    "paired_share",
+    "ratio_difference",
+]
 
 _LEVEL = 0.95
 _RESAMPLES = 2000
@@ -67,6 +77,15 @@ def ratio_difference(
         rows = rng.integers(0, n, size=n)
         found[draw] = gaps[rows].sum() / max(1, base[rows].sum())
     return _percentiles(found)
+
+
+def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
+    """Bootstrap interval of the median of repeated measurements; (-inf, inf) for none."""
+    if not values:
+        return Interval(-math.inf, math.inf)
+    measured = np.asarray(values, dtype=np.float64)
+    rows = np.random.default_rng(seed).integers(0, len(measured), size=(_RESAMPLES, len(measured)))
+    return _percentiles(np.median(measured[rows], axis=1))
 
 
 def _percentiles(values: NDArray[np.float64]) -> Interval:

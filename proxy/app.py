@@ -45,6 +45,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
             await state.engine.start()
+            if (register := getattr(state.engine, "register_metrics", None)) is not None:
+                register(state.metrics.registry)
             points = _points(state, certificates)
             check_offered(settings.engine, state.engine.offers, points)
             state.sampling = _sampling(settings, state.engine)

@@ -1,7 +1,8 @@
-"""Runs many problems through the embedded runner in this process, with or without control.
+"""Runs many problems through a runner in this process, with or without control.
 
-Knows how a problem becomes a job and which seed it gets. `collect` builds traces on it; demonstrations and
-studies use `run_batch` for paired runs: the same problems and seeds, full and stopped.
+Knows how a problem becomes a job and which seed it gets. `collect` builds traces on it, with any runner;
+demonstrations and studies use `run_batch` for paired runs on the embedded one: the same problems and seeds,
+full and stopped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from desist.controller import (
     AnswerMode,
@@ -22,6 +23,7 @@ from desist.controller import (
     answer_reserve,
 )
 from desist.data.answers import extract_answer
+from desist.data.errors import EngineError
 from desist.data.schema import Problem, Sampling
 from desist.probes.base import Probe, StreamingProbe
 from desist.proxy.engines.base import FinishReason, Usage
@@ -29,8 +31,19 @@ from desist.proxy.engines.embedded.job import Done, Event, Failed, Job
 from desist.proxy.engines.embedded.loading import LoadedModel
 from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.embedded.sampler import Draw, derived_seed
+from desist.proxy.engines.model import ModelFacts
 
-__all__ = ["BatchRun", "JobMaker", "Progress", "RunResult", "drive", "request_seed", "run_batch"]
+__all__ = [
+    "BatchRun",
+    "BatchRunner",
+    "JobMaker",
+    "Progress",
+    "RunResult",
+    "drive",
+    "embedded_runner",
+    "request_seed",
+    "run_batch",
+]
 
 Progress = Callable[[int, int], None]
 
@@ -86,7 +99,7 @@ class BatchRun:
 class JobMaker:
     """Makes jobs of one model, profile and sampler. `max_tokens` None: what the context leaves."""
 
-    model: LoadedModel
+    model: ModelFacts
     profile: ModelProfile
     sampling: Sampling
     top_k: int | None = None
@@ -140,7 +153,33 @@ class JobMaker:
         return Job(key, ids, session, draw, seed, limit, stream=False, **fields)
 
 
-def drive(runner: Runner, jobs: Iterable[Job], *, leave: float = 0.0) -> Iterator[Event]:
+class BatchRunner(Protocol):
+    """Runs jobs side by side, token by token: the embedded `Runner`, or vLLM (`engines.vllm.batch`)."""
+
+    @property
+    def max_rows(self) -> int: ...
+    @property
+    def n_running(self) -> int: ...
+    @property
+    def n_waiting(self) -> int: ...
+    @property
+    def busy(self) -> bool: ...
+    def add(self, job: Job) -> None: ...
+    def step(self) -> list[Event]: ...
+    def fail_all(self, error: Exception) -> list[Event]: ...
+
+
+def embedded_runner(model: ModelFacts, **settings: Any) -> Runner:
+    """A `Runner` with these settings. Raises `EngineError` for a model whose weights are not loaded."""
+    if not isinstance(model, LoadedModel):
+        raise EngineError(
+            f"model '{model.name}' is described, not loaded. Load it with load_model, or name the runner "
+            "that runs it elsewhere."
+        )
+    return Runner(model, **settings)
+
+
+def drive(runner: BatchRunner, jobs: Iterable[Job], *, leave: float = 0.0) -> Iterator[Event]:
     """Feed jobs to the runner as slots get free, and yield its events.
 
     The consumer may add further jobs to the runner on the way; `leave` is the share of slots that are

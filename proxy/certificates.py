@@ -8,39 +8,54 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from desist.proxy.control import OperatingPoint
 from desist.proxy.estimates import StepTable
 from desist.proxy.settings import Settings
 
-__all__ = ["load_points"]
+if TYPE_CHECKING:
+    from desist.calibration.certificate import Certificate
+
+__all__ = ["certificate_paths", "load_fitting", "load_points"]
 
 _SCORERS = frozenset({"probe", "rom"})
+
+
+def certificate_paths(settings: Settings) -> tuple[Path, ...]:
+    """The certificates that `settings` name; for the built-in reasoner and its probe, the built-in ones."""
+    if settings.certificates or not settings.serves_builtin or settings.probe is not None:
+        return settings.certificates
+    return _builtin()
+
+
+def load_fitting(path: Path, fingerprints: Mapping[str, str], *, force: bool = False) -> Certificate:
+    """A certificate, checked against what runs now.
+
+    `fingerprints`: those of the running engine; only keys that it knows are compared. Raises
+    `ArtifactMismatch` (with `force`: loads it as uncertified) or `CalibrationError`.
+    """
+    from desist.calibration.certificate import load_certificate
+
+    scorer = load_certificate(path, force=True).scorer
+    # A certificate is about one scorer; which other probes run beside it does not matter.
+    expect = {key: value for key, value in fingerprints.items() if key not in _SCORERS or key == scorer}
+    return load_certificate(path, expect=expect, force=force)
 
 
 def load_points(settings: Settings, fingerprints: Mapping[str, str]) -> tuple[OperatingPoint, ...]:
     """The operating points of `settings`, in their order, each checked against what runs now.
 
-    `fingerprints`: those of the running engine; only keys that it knows are compared. For the built-in
-    reasoner without certificates named, the built-in ones are used. An estimate table is read from
+    `fingerprints`: those of the running engine. An estimate table is read from
     `<certificate>.estimates.json` where that file exists. Raises `ArtifactMismatch` or `CalibrationError`.
     """
-    paths = settings.certificates
-    if not paths and settings.engine == "embedded" and settings.model is None and settings.probe is None:
-        paths = _builtin()
-    if not paths:
-        return ()
-    from desist.calibration.certificate import load_certificate
-
     points = []
-    for path in paths:
+    for path in certificate_paths(settings):
         beside = path.with_suffix(".estimates.json")
         estimates = StepTable.load(beside) if beside.exists() else None
-        scorer = load_certificate(path, force=True).scorer
-        # A certificate is about one scorer; which other probes run beside it does not matter.
-        expect = {key: value for key, value in fingerprints.items() if key not in _SCORERS or key == scorer}
-        certificate = load_certificate(path, expect=expect)
-        points.append(OperatingPoint.of(certificate, name=path.stem, estimates=estimates))
+        points.append(
+            OperatingPoint.of(load_fitting(path, fingerprints), name=path.stem, estimates=estimates)
+        )
     return tuple(points)
 
 

@@ -1,8 +1,8 @@
 """Collects traces: sampled full runs, their boundaries and hidden states, a forced exit at each boundary.
 
-A forced exit is a fork of the running trace: its keys and values are copied as they stand after the
-boundary's token was read, and the hand-off's ids are forced, exactly as in a live stop. Its answer is ONE
-draw of the production sampler. Knows traces, labels and files; the generation is the serving engine's own.
+A forced exit is a fork of the running trace: it goes on from what was read up to the boundary's token, and
+the hand-off's ids are forced, exactly as in a live stop. Its answer is ONE draw of the production sampler.
+Knows traces, labels and files; the generation is the serving engine's own, embedded or vLLM.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ import numpy as np
 
 from desist.controller import AnswerMode, Control, ModelProfile
 from desist.data.answers import extract_answer
+from desist.data.errors import EngineError
 from desist.data.judges import answers_equal
 from desist.data.schema import BoundaryRecord, Problem, Sampling, Trace
 from desist.data.writer import TraceWriter
 from desist.probes.features import HiddenDtype, HiddenWriter, TokenHiddenWriter, hidden_dir, token_dir
-from desist.proxy.batch_runs import JobMaker, Progress, drive, request_seed
+from desist.proxy.batch_runs import (
+    BatchRunner,
+    JobMaker,
+    Progress,
+    drive,
+    embedded_runner,
+    request_seed,
+)
 from desist.proxy.engines.embedded.job import Done, Job, Reached
-from desist.proxy.engines.embedded.loading import LoadedModel
-from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.embedded.sampler import derived_seed
+from desist.proxy.engines.model import ModelFacts
 from desist.proxy.floors import FLOOR_PROBLEMS, Floors, measure_floors
 
 __all__ = ["CollectReport", "collect", "trace_id_of"]
@@ -57,7 +64,7 @@ class CollectReport:
 def collect(
     problems: Sequence[Problem],
     *,
-    model: LoadedModel,
+    model: ModelFacts,
     profile: ModelProfile,
     sampling: Sampling,
     out: str | Path,
@@ -73,6 +80,7 @@ def collect(
     floors: bool | int = False,
     progress: Progress | None = None,
     commit: int = 200,
+    runner: BatchRunner | None = None,
 ) -> CollectReport:
     """Collect one trace per problem into `out`, hidden states beside it, and go on where a kill ended.
 
@@ -80,17 +88,21 @@ def collect(
     reasoning token (`<out>.hidden-tokens`). `sampling.seed` is not used: seeds derive from `seed`.
     `floors`: measure the floors on the first 200 problems (or as many as the number says). `progress` is
     called with (traces done, traces asked for). `commit`: traces between two writes, which is what a kill
-    loses at most.
+    loses at most. `runner` runs the jobs and must read the same taps; without one the embedded engine does,
+    which needs a loaded model. Raises `EngineError` without either.
     """
     maker = JobMaker(model, profile, sampling, top_k, template)
     plan = _Plan(maker, Path(out), seed, answer, judge)
-    runner = Runner(model, max_rows=batch, taps=taps, token_tap=keep_tokens_tap)
+    used = runner or embedded_runner(model, max_rows=batch, taps=taps, token_tap=keep_tokens_tap)
     tally = _Tally()
     with ExitStack() as stack:
         writer = stack.enter_context(TraceWriter(out))
         store = _Store(writer, plan, model.hidden_size, taps, keep_tokens_tap, hidden_dtype, commit)
+        stack.callback(
+            used.fail_all, EngineError("the collection has ended")
+        )  # a caller's runner is used again
         todo = [p for p in problems if trace_id_of(seed, p.problem_id) not in writer.done]
-        for trace in _traces(plan, runner, todo, store):
+        for trace in _traces(plan, used, todo, store):
             tally.add(trace)
             if progress is not None:
                 progress(len(problems) - len(todo) + tally.n, len(problems))
@@ -99,7 +111,9 @@ def collect(
     measured = None
     if floors:
         few = problems[: FLOOR_PROBLEMS if floors is True else floors]
-        measured = measure_floors(few, maker=maker, seed=seed, batch=batch, answer=answer, judge=judge)
+        measured = measure_floors(
+            few, maker=maker, seed=seed, batch=batch, answer=answer, judge=judge, runner=runner
+        )
     return tally.report(Path(out), total, measured)
 
 
@@ -144,7 +158,7 @@ class _Open:
         return self.full is not None and len(self.exits) == len(self.reached)
 
 
-def _traces(plan: _Plan, runner: Runner, problems: Sequence[Problem], store: _Store) -> Iterator[Trace]:
+def _traces(plan: _Plan, runner: BatchRunner, problems: Sequence[Problem], store: _Store) -> Iterator[Trace]:
     """Run the problems; each trace is handed to the store and yielded when it is complete."""
     opened: dict[int, _Open] = {}
 

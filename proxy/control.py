@@ -100,8 +100,8 @@ def check_offered(engine: str, offers: Collection[Need], points: Sequence[Operat
             raise NotOffered(
                 f"certificate '{point.name or point.alpha}' decides by scorer '{point.policy.scorer}', which "
                 f"reads {', '.join(missing)}; engine '{engine}' offers {offered}. "
-                "Use an engine that offers it (--engine embedded), or leave the certificate out and set "
-                "control.budget."
+                "Use an engine that offers it (--engine embedded or vllm), or leave the certificate out and "
+                "set control.budget."
             )
 
 

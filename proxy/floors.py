@@ -13,9 +13,8 @@ from desist.controller import AnswerMode, Control
 from desist.data.answers import extract_answer
 from desist.data.judges import answers_equal
 from desist.data.schema import Problem
-from desist.proxy.batch_runs import JobMaker, drive, request_seed
+from desist.proxy.batch_runs import BatchRunner, JobMaker, drive, embedded_runner, request_seed
 from desist.proxy.engines.embedded.job import Done, Job, Reached
-from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.embedded.sampler import derived_seed
 
 __all__ = ["FLOOR_PROBLEMS", "Floors", "Rate", "measure_floors"]
@@ -60,14 +59,18 @@ def measure_floors(
     batch: int = 64,
     answer: AnswerMode = "write",
     judge: str = "math",
+    runner: BatchRunner | None = None,
 ) -> Floors:
-    """Run each problem twice sampled and once greedily, redraw its answer, and force exits both ways."""
-    runner = Runner(maker.model, max_rows=batch)
-    found = _run(problems, maker, runner, seed, answer)
+    """Run each problem twice sampled and once greedily, redraw its answer, and force exits both ways.
+
+    `runner`: see `collect`.
+    """
+    used = runner or embedded_runner(maker.model, max_rows=batch)
+    found = _run(problems, maker, used, seed, answer)
     closed = maker.model.vocabulary.special_id(maker.profile.think_close)
     again = _Answers({})
     redraws = list(_redraws(problems, maker, found.done, seed, closed))
-    for event in drive(runner, redraws):
+    for event in drive(used, redraws):
         if isinstance(event, Done):
             again.done[event.key] = event
     numbers = range(len(problems))
@@ -103,7 +106,7 @@ class _Answers(NamedTuple):
 
 
 def _run(
-    problems: Sequence[Problem], maker: JobMaker, runner: Runner, seed: int, answer: AnswerMode
+    problems: Sequence[Problem], maker: JobMaker, runner: BatchRunner, seed: int, answer: AnswerMode
 ) -> _Answers:
     found = _Answers({})
     prompts = [maker.prompt(problem.text) for problem in problems]

@@ -67,9 +67,45 @@ async def _run(
     app: FastAPI, server: _Server, sock: socket.socket, announce: Callable[[str], None] | None
 ) -> None:
     """The lifespan is run here, not by uvicorn, which would log a failed start and swallow its error."""
-    async with app.router.lifespan_context(app):
-        server.told_started = lambda: announce(_address(sock)) if announce else None
-        await server.serve(sockets=[sock])
+    with _ending_the_start() as start:
+        async with app.router.lifespan_context(app):
+            start.over()
+            server.told_started = lambda: announce(_address(sock)) if announce else None
+            await server.serve(sockets=[sock])
+
+
+class _Start:
+    """The start of the app, which may take minutes and may start processes: SIGTERM must end it in order."""
+
+    def __init__(self) -> None:
+        self.told_to_stop = False
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._listens = threading.current_thread() is threading.main_thread()
+        if self._listens:
+            self._loop.add_signal_handler(signal.SIGTERM, self._stop)
+
+    def over(self) -> None:
+        """From now on uvicorn takes the signals."""
+        if self._listens:
+            self._listens = False
+            self._loop.remove_signal_handler(signal.SIGTERM)
+
+    def _stop(self) -> None:
+        self.told_to_stop = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+@contextlib.contextmanager
+def _ending_the_start() -> Iterator[_Start]:
+    start = _Start()
+    try:
+        yield start
+    except asyncio.CancelledError:
+        if not start.told_to_stop:
+            raise
+    finally:
+        start.over()
 
 
 class _Server(uvicorn.Server):

@@ -13,12 +13,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -28,6 +26,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from desist.data.errors import ControlError
+from desist.proxy.engine_settings import Group, UpstreamSettings, VllmSettings
 
 __all__ = [
     "ControlSettings",
@@ -37,10 +36,10 @@ __all__ = [
     "SettingsError",
     "StreamSettings",
     "UpstreamSettings",
+    "VllmSettings",
     "load_settings",
 ]
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Budget = Annotated[int, Field(ge=0)]
 
 
@@ -48,11 +47,7 @@ class SettingsError(ControlError):
     """A setting that is unknown, malformed or out of bounds. The message lists every one of them."""
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ControlSettings(_Group):
+class ControlSettings(Group):
     """What is done with a request that asks for nothing itself."""
 
     mode: Literal["off", "shadow", "active"] = Field(
@@ -73,7 +68,7 @@ class ControlSettings(_Group):
         return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-class SamplingSettings(_Group):
+class SamplingSettings(Group):
     """Sampling of an embedded engine for requests that do not say; none: the model's own default.
 
     Upstream servers use their own.
@@ -84,7 +79,7 @@ class SamplingSettings(_Group):
     max_tokens: int | None = Field(default=None, ge=1)
 
 
-class LimitSettings(_Group):
+class LimitSettings(Group):
     """What one client may ask."""
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024)
@@ -94,7 +89,7 @@ class LimitSettings(_Group):
     )
 
 
-class StreamSettings(_Group):
+class StreamSettings(Group):
     """How streams are written."""
 
     heartbeat_s: float = Field(
@@ -106,42 +101,6 @@ class StreamSettings(_Group):
     desist_object: bool = Field(default=True, description="add the `desist` object to responses")
 
 
-class UpstreamSettings(_Group):
-    """The OpenAI-compatible server behind the proxy."""
-
-    url: str = Field(description="for example http://127.0.0.1:8000/v1")
-    api_key: SecretStr | None = Field(
-        default=None, description="sent upstream; none: the client's own key is"
-    )
-    think_open: str = Field(default="<think>", min_length=1)
-    think_close: str = Field(default="</think>", min_length=1)
-    thinking_opened_by_template: bool = Field(
-        default=False,
-        description="the chat template opens the thinking block and the server does not parse it",
-    )
-    profile: str | None = Field(default=None, description="model profile: cues and hand-off")
-    chars_per_token: float = Field(
-        default=4.0, gt=0.5, le=20, description="used only where the server counts nothing"
-    )
-    continuous_usage: bool = Field(
-        default=True, description="ask for token counts in every chunk when a budget is set"
-    )
-    connect_s: Seconds = 10.0
-    first_byte_s: Seconds = 600.0
-    idle_s: Seconds = 300.0
-    total_s: Seconds = 3600.0
-    max_connections: int = Field(default=1024, ge=1)
-
-    @field_validator("url")
-    @classmethod
-    def _base_url(cls, value: str) -> str:
-        url = value.strip().rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http:// or https:// address such as http://127.0.0.1:8000/v1")
-        return url if url.endswith("/v1") else url + "/v1"
-
-
 class Settings(BaseSettings):
     """Settings of one proxy process. Frozen; build with `load_settings` or with keyword arguments."""
 
@@ -151,9 +110,9 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8100, ge=0, le=65535, description="0: any free port")
-    engine: Literal["embedded", "upstream"] = "embedded"
+    engine: Literal["embedded", "upstream", "vllm"] = "embedded"
     model: str | None = Field(
-        default=None, description="folder of the embedded model; none: the built-in reasoner"
+        default=None, description="model folder (vllm: or a hub name); none: the built-in reasoner"
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
     probe: Path | None = Field(default=None, description="probe artefact; none: the built-in one")
@@ -161,6 +120,7 @@ class Settings(BaseSettings):
     api_keys: tuple[SecretStr, ...] = Field(default=(), description="client keys; empty: no key is asked for")
     drain_s: float = Field(default=30.0, ge=0, le=3600, description="time for streams to finish at shutdown")
     upstream: UpstreamSettings | None = None
+    vllm: VllmSettings = VllmSettings()
     control: ControlSettings = ControlSettings()
     sampling: SamplingSettings = SamplingSettings()
     limits: LimitSettings = LimitSettings()
@@ -171,6 +131,12 @@ class Settings(BaseSettings):
         if self.engine == "upstream" and self.upstream is None:
             raise ValueError("engine is 'upstream' but upstream.url is not set: give --upstream URL")
         return self
+
+    @property
+    def serves_builtin(self) -> bool:
+        """Whether the built-in reasoner runs, in a process that this proxy starts itself."""
+        own = self.engine == "embedded" or (self.engine == "vllm" and self.upstream is None)
+        return own and self.model is None
 
     def shown(self) -> dict[str, Any]:
         """All values as JSON types, secrets masked."""

@@ -19,7 +19,7 @@ from desist.proxy.engines.upstream_run import UpstreamRun
 from desist.proxy.engines.upstream_wire import Chunk, read_chunk, read_whole
 from desist.proxy.settings import UpstreamSettings
 
-__all__ = ["UpstreamEngine"]
+__all__ = ["UpstreamEngine", "list_models", "read_chunks"]
 
 _READY_S = 5.0
 _MODELS_S = 30.0
@@ -55,24 +55,14 @@ class UpstreamEngine:
         return None
 
     async def models(self) -> tuple[ModelCard, ...]:
-        body = await self._client.get("/models", _MODELS_S)
-        try:
-            listed = msgspec.json.decode(body)["data"]
-            return tuple(
-                ModelCard(str(each["id"]), each.get("max_model_len"), str(each.get("owned_by", "upstream")))
-                for each in listed
-            )
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-            raise UpstreamError(
-                "the upstream's /models is no list of models. Check the upstream URL.", 502
-            ) from error
+        return await list_models(self._client)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         run = UpstreamRun(request, self._settings, self._profile, self._min_answer_tokens)
         if not run.closed_at_once:
             body = first_body(request, running_usage=run.counts_needed and self._settings.continuous_usage)
             async with self._client.post(path_of(request), body, request.headers) as stream:
-                async for chunk in _chunks(stream):
+                async for chunk in read_chunks(stream):
                     for delta in run.first(chunk):
                         yield delta
                     if run.stopped:
@@ -86,7 +76,7 @@ class UpstreamEngine:
             yield delta
         body = continued_body(request, self._profile, run.kept, run.used_tokens, opened=run.opened_by_prompt)
         async with self._client.post(path_of(request), body, request.headers) as stream:
-            async for chunk in _chunks(stream):
+            async for chunk in read_chunks(stream):
                 for delta in run.second(chunk):
                     yield delta
                 if run.answered:
@@ -96,7 +86,23 @@ class UpstreamEngine:
         yield run.finished()
 
 
-async def _chunks(stream: UpstreamStream) -> AsyncIterator[Chunk]:
+async def list_models(client: UpstreamClient) -> tuple[ModelCard, ...]:
+    """What the server serves. Raises `UpstreamError`."""
+    body = await client.get("/models", _MODELS_S)
+    try:
+        listed = msgspec.json.decode(body)["data"]
+        return tuple(
+            ModelCard(str(each["id"]), each.get("max_model_len"), str(each.get("owned_by", "upstream")))
+            for each in listed
+        )
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        raise UpstreamError(
+            "the upstream's /models is no list of models. Check the upstream URL.", 502
+        ) from error
+
+
+async def read_chunks(stream: UpstreamStream) -> AsyncIterator[Chunk]:
+    """The chunks of an answer; one for the whole of it where the server does not stream."""
     if not stream.streams:
         yield read_whole(await stream.whole())
         return

@@ -53,9 +53,14 @@ class TokenCounts:
     def prompt(self) -> int | None:
         return _int(self._usage.get("prompt_tokens"))
 
+    @property
+    def total(self) -> int:
+        """All tokens of a finished call; the server's own count comes first."""
+        return _int(self._usage.get("completion_tokens")) or self.generated
+
     def split(self) -> tuple[int, int]:
         """(reasoning, answer) tokens of a finished call; the server's own count of reasoning comes first."""
-        total = _int(self._usage.get("completion_tokens")) or self.generated
+        total = self.total
         details = self._usage.get("completion_tokens_details")
         told = _int(details.get("reasoning_tokens")) if isinstance(details, dict) else None
         if not told and self._reasoning_text and self._exact_reasoning:

@@ -24,13 +24,17 @@ _DELTA = frozenset({"role", "content", "reasoning", "reasoning_content"})
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One event of the upstream stream, for its only choice. `usage` is the newest count, if it has one."""
+    """One event of the upstream stream, for its only choice. `usage` is the newest count, if it has one.
+
+    `prompt_ids`: the prompt's token ids, where the server was asked for them (in the first event only).
+    """
 
     reasoning: str = ""
     content: str = ""
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
     token_ids: tuple[int, ...] = ()
+    prompt_ids: tuple[int, ...] = ()
     delta_extra: Mapping[str, Any] = field(default_factory=dict)
     choice_extra: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +88,7 @@ def _choice(body: Mapping[str, Any]) -> dict[str, Any]:
 def _chunk(body: Mapping[str, Any], choice: Mapping[str, Any], delta: Any) -> Chunk:
     delta = delta if isinstance(delta, dict) else {}
     ids = choice.get("token_ids")
+    prompt = body.get("prompt_token_ids") or choice.get("prompt_token_ids")
     usage = body.get("usage")
     return Chunk(
         reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
@@ -91,6 +96,7 @@ def _chunk(body: Mapping[str, Any], choice: Mapping[str, Any], delta: Any) -> Ch
         finish_reason=choice.get("finish_reason"),
         usage=usage if isinstance(usage, dict) else None,
         token_ids=tuple(ids) if isinstance(ids, list) else (),
+        prompt_ids=tuple(prompt) if isinstance(prompt, list) else (),
         delta_extra=_rest(delta, _DELTA),
         choice_extra=_rest(choice, _CHOICE),
         extra=_rest(body, _OURS),

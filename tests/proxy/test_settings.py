@@ -159,3 +159,31 @@ def test_serving_until_told_to_stop() -> None:
         out, err = process.communicate(timeout=30)
     assert out.splitlines() == ["['start', 'close']", "False"], err
     assert err == ""
+
+
+STARTING = """
+import asyncio
+from desist.proxy import Settings
+from desist.proxy.serve import serve
+from tests.fakes.engine import FakeEngine
+class Slow(FakeEngine):
+    async def start(self):
+        await super().start()
+        print("starting", flush=True)
+        await asyncio.sleep(600)
+engine = Slow()
+serve(Settings(port=0), engine=engine, announce=print)
+print(engine.life)
+"""
+
+
+def test_a_start_that_is_told_to_stop_ends_what_it_began() -> None:
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (out, err, process.returncode) == ("['start', 'close']\n", "", 0)

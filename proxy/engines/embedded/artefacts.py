@@ -1,18 +1,18 @@
-"""Where the built-in model and probes lie, and how probes are loaded for a running model.
+"""The probes of a running model, loaded and checked against it.
 
 Knows folders and probe families; nothing of batching.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from desist.data.errors import EngineError, ProbeError
+from desist.data.errors import ProbeError
 from desist.probes.base import Probe, StreamingProbe
+from desist.proxy.engines.builtin import builtin_model, builtin_probes
 
 if TYPE_CHECKING:
     import torch
@@ -32,29 +32,6 @@ class Scorers:
     def names(self) -> frozenset[str]:
         """The score names they fill."""
         return frozenset(name for name in ("probe", "rom") if getattr(self, name) is not None)
-
-
-def builtin_model() -> Path:
-    """The folder of the built-in reasoner. Raises `EngineError` where it is missing."""
-    import desist.data.reasoner
-
-    folder = Path(desist.data.reasoner.__file__).parent / "weights"
-    if not (folder / "config.json").is_file():
-        raise EngineError(
-            f"the built-in reasoner is not in {folder}. Install desist with its data files, or name a model."
-        )
-    return folder
-
-
-def builtin_probes() -> tuple[Path | None, Path | None]:
-    """Folders of the built-in probes: (boundary probe, streaming probe), None where there is none."""
-    import desist.probes
-
-    found: dict[bool, Path] = {}
-    for card in sorted((Path(desist.probes.__file__).parent / "builtin").glob("*/card.json")):
-        family = json.loads(card.read_text(encoding="utf-8")).get("family")
-        found.setdefault(family == "rom", card.parent)
-    return found.get(False), found.get(True)
 
 
 def load_scorers(

@@ -1,6 +1,6 @@
 """The text of one generation: bytes of tokens in, readable text of one channel out.
 
-Knows UTF-8, stop strings and the end of an answer form; nothing of tokens, models or thinking.
+Knows UTF-8 and stop strings; nothing of tokens, models or thinking.
 """
 
 from __future__ import annotations
@@ -8,33 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-__all__ = ["AnswerForm", "Channel"]
-
-
-class AnswerForm:
-    """Finds the end of an answer form whose opening brace was written for the model.
-
-    The form ends at the first closing brace without its opening one, with as much of `suffix` as follows.
-    A suffix without a brace is searched as it stands.
-    """
-
-    def __init__(self, suffix: str) -> None:
-        self._suffix = suffix
-
-    def end(self, text: str) -> int | None:
-        """Where the form ends in the text after its opening, or None while it is open."""
-        suffix = self._suffix
-        if not suffix.startswith("}"):
-            place = text.find(suffix) if suffix else -1
-            return None if place < 0 else place + len(suffix)
-        depth = 0
-        for place, character in enumerate(text):
-            depth += (character == "{") - (character == "}")
-            if depth < 0:
-                rest = text[place : place + len(suffix)]
-                whole = len(rest) == len(suffix) or not suffix.startswith(rest)
-                return place + _common(rest, suffix) if whole else None
-        return None
+__all__ = ["Channel"]
 
 
 class Channel:
@@ -114,10 +88,3 @@ def _overlap(text: str, stop: str) -> int:
         if text.endswith(stop[:length]):
             return length
     return 0
-
-
-def _common(left: str, right: str) -> int:
-    """Length of the common beginning."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
-    )

@@ -28,10 +28,10 @@ from desist.proxy.engines.base import (
 from desist.proxy.engines.embedded.artefacts import Scorers, builtin_model, builtin_probes, load_scorers
 from desist.proxy.engines.embedded.job import Done, Emitted, Failed, Job
 from desist.proxy.engines.embedded.loading import LoadedModel, default_sampling, load_model
-from desist.proxy.engines.embedded.refusal import RequestRefused
 from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.embedded.sampler import Draw
 from desist.proxy.engines.embedded.worker import Stream, Worker
+from desist.proxy.engines.refusal import RequestRefused
 
 if TYPE_CHECKING:
     from desist.proxy.settings import Settings

@@ -18,14 +18,17 @@ import torch
 
 from desist.controller import Boundary, Control, Decision, Scored, Session, StopReason
 from desist.controller.vocabulary import Vocabulary
+from desist.proxy.answer_form import AnswerForm
 from desist.proxy.engines.base import FinishReason, Usage
-from desist.proxy.engines.embedded.channels import AnswerForm, Channel
+from desist.proxy.engines.embedded.channels import Channel
 from desist.proxy.engines.embedded.sampler import Draw, Uniforms
 from desist.proxy.engines.embedded.slots import Snapshot
 
-__all__ = ["Done", "Emitted", "Event", "Failed", "Job", "Reached", "Row"]
+__all__ = ["Done", "Emitted", "Event", "Failed", "Job", "Prefix", "Reached", "Row"]
 
 Rows = npt.NDArray[np.float32]
+#: What a generation has read: keys and values, or (where the engine finds those again) its ids.
+Prefix = Snapshot | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Job:
     stop: tuple[str, ...] = ()
     stream: bool = True
     capture: bool = False
-    prefix: Snapshot | None = None
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Reached:
     boundary: Boundary
     char: int
     hidden: Rows
-    prefix: Snapshot
+    prefix: Prefix
 
 
 @dataclass(frozen=True, slots=True)

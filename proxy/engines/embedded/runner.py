@@ -17,9 +17,9 @@ import torch
 from desist.controller import Vocabulary
 from desist.probes.base import Probe, StreamingProbe
 from desist.proxy.engines.embedded.job import Done, Emitted, Event, Failed, Job, Reached, Row
-from desist.proxy.engines.embedded.refusal import RequestRefused
 from desist.proxy.engines.embedded.sampler import choose
-from desist.proxy.engines.embedded.slots import SlotBatch, StepOutput
+from desist.proxy.engines.embedded.slots import SlotBatch, Snapshot, StepOutput
+from desist.proxy.engines.refusal import RequestRefused
 
 __all__ = ["Model", "Runner"]
 
@@ -177,10 +177,10 @@ class Runner:
             job = self._waiting.popleft()
             try:
                 row = Row(job, self._model.vocabulary, self._model.hidden_ids)
-                if job.prefix is not None:
+                if isinstance(job.prefix, Snapshot):
                     self._slots.load(job.prefix)
                 else:
-                    self._slots.join(job.prompt_ids[:-1])
+                    self._slots.join(job.prompt_ids[:-1] if job.prefix is None else job.prefix)
             except Exception as error:
                 events.append(Failed(job.key, error))
                 continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from desist.proxy.engines.embedded.refusal import RequestRefused
+from desist.proxy.engines.refusal import RequestRefused
 
 __all__ = ["Draw", "Uniforms", "choose", "derived_seed"]
 

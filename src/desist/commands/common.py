@@ -24,6 +24,7 @@ __all__ = [
     "Model",
     "Quiet",
     "Seed",
+    "VllmArgs",
     "app",
     "dump",
     "err",
@@ -48,6 +49,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
 Model = Annotated[Path | None, typer.Option("--model", help="Model folder (default: built-in reasoner).")]
 Loss = Annotated[Literal["consistency", "harm"], typer.Option("--loss", help="Which loss is bounded.")]
+VllmArgs = Annotated[
+    list[str] | None,
+    typer.Option("--vllm-arg", help="Argument of vLLM, as --vllm-arg=--max-model-len=8192. Repeatable."),
+]
 Alpha = Annotated[str, typer.Option("--alpha", help="Tolerated risk, exact (0.05 is 1/20).")]
 Delta = Annotated[str, typer.Option("--delta", help="Probability that the certificate is wrong.")]
 

@@ -16,6 +16,7 @@ from desist.commands.common import (
     Loss,
     Quiet,
     Seed,
+    VllmArgs,
     app,
     dump,
     err,
@@ -29,8 +30,19 @@ from desist.commands.common import (
 def serve(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port; 0 takes any free one [8100].")] = None,
+    engine: Annotated[
+        Literal["embedded", "upstream", "vllm"] | None,
+        typer.Option("--engine", help="embedded, vllm (started as a child, or at --upstream), upstream."),
+    ] = None,
     upstream: Annotated[str | None, typer.Option("--upstream", help="An OpenAI-compatible server.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Local model folder.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Model folder; vllm: or a hub name.")] = None,
+    vllm_arg: Annotated[
+        list[str] | None, typer.Option("--vllm-arg", help="Argument for the vLLM that is started; repeat.")
+    ] = None,
+    decide: Annotated[
+        Literal["engine", "proxy"] | None,
+        typer.Option("--decide", help="Where vLLM's boundaries are scored [engine]."),
+    ] = None,
     probe: Annotated[Path | None, typer.Option("--probe", help="Probe artefact.")] = None,
     certificate: Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
@@ -45,10 +57,13 @@ def serve(
     flags: dict[str, Any] = {
         "host": host, "port": port, "model": model, "probe": probe,
         "certificates": tuple(certificate) if certificate else None,
-        "control": {"mode": mode},
+        "control": {"mode": mode}, "engine": engine,
+        "vllm": {"args": tuple(vllm_arg or ()) or None, "decide": decide, "log": False if quiet else None},
     }  # fmt: skip
+    if upstream is not None and engine == "embedded":
+        raise typer.BadParameter("--engine embedded runs the model itself: leave --upstream out.")
     if upstream is not None:
-        flags |= {"engine": "upstream", "upstream": {"url": upstream}}
+        flags |= {"engine": engine or "upstream", "upstream": {"url": upstream}}
     settings = load_settings(config, flags)
 
     def announce(address: str) -> None:
@@ -132,16 +147,30 @@ def study(
 
 @app.command()
 def bench(
-    n: Annotated[int, typer.Option("--n", min=8, help="Problems a run.")] = 128,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 3,
+    what: Annotated[Literal["probe", "vllm"], typer.Argument(help="What to measure.")] = "probe",
+    n: Annotated[int | None, typer.Option("--n", min=8, help="Problems a run [128, vllm 400].")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds [3, vllm 30].")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Requests in flight (vllm).")] = 16,
+    vllm_arg: VllmArgs = None,
     seed: Seed = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What scoring costs: full runs with and without the probe, as ratios measured in one run."""
-    from desist.proxy.studies.bench import bench_probe
+    """What scoring costs, as ratios of interleaved runs. probe: the embedded engine; vllm: the plugin."""
     from desist.proxy.studies.builtin import load_builtin
 
+    if what == "vllm":
+        from desist.proxy.studies.bench_vllm import bench_vllm
+
+        with progress_bar(quiet) as tell:
+            served = bench_vllm(
+                load_builtin(), seed=seed, n=n or 400, clients=clients, rounds=rounds or 30,
+                arguments=vllm_arg or (), progress=tell,
+            )  # fmt: skip
+        show(dump(served), as_json=as_json)
+        return
+    from desist.proxy.studies.bench import bench_probe
+
     with status("measuring", quiet):
-        found = bench_probe(load_builtin(), seed=seed, n=n, rounds=rounds)
+        found = bench_probe(load_builtin(), seed=seed, n=n or 128, rounds=rounds or 3)
     show(dump(found), as_json=as_json)

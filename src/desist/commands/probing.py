@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -17,6 +19,7 @@ from desist.commands.common import (
     Model,
     Quiet,
     Seed,
+    VllmArgs,
     app,
     dump,
     err,
@@ -26,6 +29,13 @@ from desist.commands.common import (
     tap_list,
     today,
 )
+
+if TYPE_CHECKING:
+    from desist.controller import ModelProfile
+    from desist.proxy.batch_runs import BatchRunner
+    from desist.proxy.engines.model import ModelFacts
+
+Engine = Annotated[Literal["embedded", "vllm"], typer.Option("--engine", help="What generates.")]
 
 
 @app.command()
@@ -44,6 +54,8 @@ def collect(
     answer: Annotated[Literal["write", "extract"], typer.Option(help="Answer mode.")] = "write",
     batch: Annotated[int, typer.Option(min=1, help="Rows decoded side by side.")] = 64,
     floors: Annotated[int, typer.Option(min=0, help="Problems for the floors (0: none).")] = 0,
+    engine: Engine = "embedded",
+    vllm_arg: VllmArgs = None,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -53,11 +65,12 @@ def collect(
     from desist.data import read_problems
     from desist.proxy.collect import collect as run
     from desist.proxy.engines.embedded.artefacts import builtin_model
-    from desist.proxy.engines.embedded.loading import default_sampling, load_model
+    from desist.proxy.engines.model import count_layers, default_sampling
     from desist.proxy.studies.builtin import builtin_problems, builtin_taps
 
+    if vllm_arg and engine != "vllm":
+        raise typer.BadParameter("--vllm-arg is for --engine vllm. Leave it out, or name that engine.")
     folder = model or builtin_model()
-    loaded = load_model(folder)
     own_sampling = default_sampling(folder)
     sampling = dataclasses.replace(
         own_sampling,
@@ -66,15 +79,42 @@ def collect(
         max_tokens=own_sampling.max_tokens if max_tokens is None else max_tokens,
     )
     chosen = list(read_problems(problems)) if problems else builtin_problems(cast(Any, split), seed, n)
-    own = builtin_profile() if model is None else get_profile("qwen3")
-    with progress_bar(quiet) as tell:
+    used = get_profile(profile or "qwen3") if profile or model else builtin_profile()
+    layers = tap_list(taps) or builtin_taps(count_layers(folder))
+    with (
+        _running(engine, folder, used, layers, token_tap, batch, vllm_arg or ()) as (running, runner),
+        progress_bar(quiet) as tell,
+    ):
         report = run(
-            chosen, model=loaded, profile=get_profile(profile) if profile else own, sampling=sampling,
-            out=out, seed=seed, taps=tap_list(taps) or builtin_taps(loaded.network.config.num_hidden_layers),
-            keep_tokens_tap=token_tap, batch=batch, answer=answer, floors=floors,
+            chosen, model=running, profile=used, sampling=sampling, out=out, seed=seed, taps=layers,
+            keep_tokens_tap=token_tap, batch=batch, answer=answer, floors=floors, runner=runner,
             progress=lambda done, total: tell("collecting", done, total),
         )  # fmt: skip
     show(dump(report), as_json=as_json)
+
+
+@contextmanager
+def _running(
+    engine: str,
+    folder: Path,
+    profile: ModelProfile,
+    taps: Sequence[int],
+    token_tap: int | None,
+    batch: int,
+    arguments: Sequence[str],
+) -> Iterator[tuple[ModelFacts, BatchRunner | None]]:
+    """The model that generates, and the runner that it generates with (None: the embedded one's own)."""
+    if engine == "embedded":
+        from desist.proxy.engines.embedded.loading import load_model
+
+        yield load_model(folder), None
+        return
+    from desist.proxy.engines.vllm.batch import vllm_runner
+
+    with vllm_runner(
+        folder, profile, taps=taps, token_tap=token_tap, max_rows=batch, arguments=arguments
+    ) as runner:
+        yield runner.model, runner
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The error for a request that this engine can never serve, whoever else is there."""
+"""The error for a request that an engine can never serve, whoever else is there."""
 
 from __future__ import annotations
 

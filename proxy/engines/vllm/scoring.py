@@ -1,0 +1,104 @@
+"""Scores of rows in the running batch: one call a step for all boundaries, one for all streamed tokens.
+
+Knows probes and tensors; no requests and no vLLM. Rows are numbers of rows of logits; where their hidden
+states lie is the runner's matter (`TapRows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from desist.data.errors import ProbeError
+from desist.proxy.engines.embedded.artefacts import Scorers
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Scoring", "TapRows", "as_bytes", "layer_of"]
+
+StreamType = Literal["float32", "bfloat16"]
+
+
+class TapRows(Protocol):
+    """The hidden states of the step that runs."""
+
+    def read(self, layers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
+        """Layers side by side, [rows, layers * D], on the device, in the model's type."""
+
+
+def layer_of(tap: int, n_layers: int) -> int:
+    """A tap as an index from the front; `n_layers` is the last one, after the final norm.
+
+    Raises `ProbeError` where the model has no such layer.
+    """
+    layer = tap + n_layers + 1 if tap < 0 else tap
+    if not 0 <= layer <= n_layers:
+        raise ProbeError(
+            f"tap {tap} does not exist: this model of {n_layers} layers has taps 0 to {n_layers}."
+        )
+    return layer
+
+
+def as_bytes(rows: torch.Tensor, kind: StreamType) -> list[bytes]:
+    """Each row in native byte order, as `kind`."""
+    import torch
+
+    if kind == "float32":
+        return [row.tobytes() for row in rows.float().cpu().numpy()]
+    return [row.tobytes() for row in rows.to(torch.bfloat16).view(torch.int16).cpu().numpy()]
+
+
+class Scoring:
+    """The probes of one engine on one model of `n_layers` layers."""
+
+    def __init__(self, scorers: Scorers, n_layers: int) -> None:
+        self.scorers = scorers
+        self._probe, self._rom = scorers.probe, scorers.rom
+        self._probe_layers = self._layers(self._probe, n_layers)
+        self._rom_layers = self._layers(self._rom, n_layers)
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """All layers that are read."""
+        return frozenset((*self._probe_layers, *self._rom_layers))
+
+    @property
+    def ordered_layers(self) -> tuple[int, ...]:
+        """The boundary probe's layers in its order, then the streaming one's that are not among them."""
+        return tuple(dict.fromkeys((*self._probe_layers, *self._rom_layers)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.scorers.names
+
+    @property
+    def streams(self) -> bool:
+        """Whether every reasoning token is scored."""
+        return self._rom is not None
+
+    def boundary_scores(self, taps: TapRows, rows: Sequence[int]) -> list[float]:
+        """Scores "probe" of boundary rows. Empty without a boundary probe."""
+        if self._probe is None or not rows:
+            return []
+        found: list[float] = self._probe.score(taps.read(self._probe_layers, rows).float()).tolist()
+        return found
+
+    def initial_state(self) -> Any:
+        """State [H] of the streaming probe before the first reasoning token."""
+        assert self._rom is not None
+        return self._rom.initial_state(1)[0]
+
+    def stream_scores(
+        self, taps: TapRows, rows: Sequence[int], states: Sequence[Any]
+    ) -> tuple[list[Any], list[float]]:
+        """New states and scores "rom" of reasoning tokens, one state a row."""
+        import torch
+
+        assert self._rom is not None
+        fresh, scores = self._rom.step(torch.stack(list(states)), taps.read(self._rom_layers, rows).float())
+        return list(fresh), scores.tolist()
+
+    @staticmethod
+    def _layers(probe: Any, n_layers: int) -> tuple[int, ...]:
+        return () if probe is None else tuple(layer_of(tap, n_layers) for tap in probe.card.taps)

@@ -1,0 +1,34 @@
+"""Where the hidden states of a step lie: tokens of the whole batch, and which of them rows of logits read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["StepTaps"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTaps:
+    """The hidden states of one step; implements `scoring.TapRows`.
+
+    `last` [tokens, D] is after the final norm (layer `n_layers`), `inner[k]` [tokens, D] the output before
+    layer `inner_layers[k]`, `at` [rows] the token that each row of logits has read.
+    """
+
+    last: torch.Tensor
+    inner: Sequence[torch.Tensor]
+    inner_layers: Sequence[int]
+    n_layers: int
+    at: torch.Tensor
+
+    def read(self, layers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
+        """Layers side by side, [rows, layers * D], on the device, in the model's type."""
+        at = self.at[torch.tensor(rows, device=self.at.device)]
+        parts = [
+            (self.last if layer == self.n_layers else self.inner[self.inner_layers.index(layer)])[at]
+            for layer in layers
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
