@@ -18,7 +18,7 @@ demo: .venv/.stamp-serve  ## one problem live, then full against stopped runs
 test: .venv/.stamp-dev  ## all tests but those that take minutes each
 	$(PY) -m pytest -q -m "not extended" $(ARGS)
 
-test-all: .venv/.stamp-dev  ## these too
+test-all: .venv/.stamp-all  ## these too
 	$(PY) -m pytest -q $(ARGS)
 
 lint: .venv/.stamp-dev  ## what CI's style tests check
@@ -49,6 +49,10 @@ builtin: .venv/.stamp-serve  ## collect, train and certify the built-in probe an
 .venv/.stamp-dev: pyproject.toml install.sh
 	./install.sh dev
 	@touch $@ .venv/.stamp-serve
+
+.venv/.stamp-all: pyproject.toml install.sh
+	./install.sh all
+	@touch $@ .venv/.stamp-dev .venv/.stamp-serve
 
 clean:
 	rm -rf .venv build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

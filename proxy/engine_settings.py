@@ -20,6 +20,7 @@ _OWN_ARGS = (
     "--model",
     "--host",
     "--port",
+    "--api-key",
     "--additional-config",
     "--logits-processors",
     "--data-parallel-size",

@@ -14,7 +14,7 @@ from desist.controller import ModelProfile
 from desist.data.answers import extract_answer
 from desist.data.errors import EngineError
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.vllm.offline import Ask, OfflineEngine
+from desist.proxy.engines.vllm.offline import Ask, Generator
 
 __all__ = ["Served", "answer_of", "closed_loop", "reasoning_of"]
 
@@ -34,7 +34,7 @@ class Served:
         return sum(map(len, self.token_ids))
 
 
-def closed_loop(engine: OfflineEngine, asks: Sequence[Ask], clients: int) -> Served:
+def closed_loop(engine: Generator, asks: Sequence[Ask], clients: int) -> Served:
     """Serve all requests, `clients` at a time: one that ends makes room for the next."""
     engine.forget_prompts()
     made: list[list[int]] = [[] for _ in asks]

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from desist.calibration.accounting import Share, oracle_rows, policy_row, table_text
-from desist.calibration.intervals import clopper_pearson, excess_p, mcnemar_p, paired_share, ratio_difference
+from desist.calibration.intervals import (
+    clopper_pearson,
+    excess_p,
+    mcnemar_p,
+    median_interval,
+    paired_share,
+    ratio_difference,
+)
 from desist.calibration.outcomes import oracle_outcomes, policy_outcomes
 from desist.controller.core import Control, Policy
 from tests.fakes.traces import make_trace, make_traces
@@ -37,6 +44,12 @@ def test_bootstrap_intervals_hold_the_figure_and_follow_the_seed() -> None:
     assert paired_share(30, 10, 1000, seed=1) == (low, high)
     first, second = np.full(200, 60), np.full(200, 50)
     assert ratio_difference(first, second, np.full(200, 100)) == pytest.approx((0.1, 0.1))
+    measured = np.random.default_rng(3).normal(0.97, 0.05, 41).tolist()
+    low, high = median_interval(measured, seed=1)
+    assert low < float(np.median(measured)) < high
+    assert median_interval(measured, seed=1) == (low, high)
+    assert median_interval([2.0]) == (2.0, 2.0)
+    assert median_interval([]) == (-np.inf, np.inf)
 
 
 def test_a_row_counts_tokens_answers_and_risks() -> None:

@@ -169,3 +169,19 @@ def test_import_reports_what_it_drops(tmp_path: Path) -> None:
     assert done.returncode == (2 if found["dropped"] else 0)
     if found["dropped"]:
         assert found["files"][0]["dropped"][0]["line"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--engine", "embedded", "--upstream", "http://h"), "leave --upstream out"),
+        (("--engine", "upstream"), "give --upstream URL"),
+        (("--engine", "vllm", "--vllm-arg", "--port"), "must not hold --port"),
+        (("--engine", "vllm", "--upstream", "http://127.0.0.1:9"), "cannot be reached"),
+    ],
+)
+def test_serve_refuses_what_does_not_fit(arguments: tuple[str, ...], says: str) -> None:
+    done = desist("serve", "--port", "0", *arguments, "--json")
+    assert done.returncode == 1
+    assert says in as_json(done)["error"]["message"]
+    assert "Traceback" not in done.stderr

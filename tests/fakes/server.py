@@ -18,15 +18,15 @@ HTTP = httpx.Client(timeout=30)
 
 
 @contextmanager
-def live_server(app: Any) -> Iterator[str]:
-    """Serves `app` and gives its base address. The lifespan of the app is run."""
+def live_server(app: Any, start_s: float = 60) -> Iterator[str]:
+    """Serves `app` and gives its base address. The lifespan of the app is run, within `start_s` seconds."""
     sock = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started or not thread.is_alive(), 60)
+        wait_for(lambda: server.started or not thread.is_alive(), start_s)
         assert server.started, "the server did not start"
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"
     finally:

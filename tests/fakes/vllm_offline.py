@@ -67,6 +67,9 @@ class TinyVllm:
         self._ended.append(request_id)
         self.aborted += 1
 
+    def forget_prompts(self) -> None:
+        assert not self._running
+
     @torch.inference_mode()
     def step(self) -> list[News]:
         self.runtime.left(self._ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ ALL_TAPS = (0, 1, 2, 3, 4, 5, 6)
 
 
 class Recorder:
-    """Stands before the runtime and keeps the hidden states of all live rows."""
+    """Stands before the runtime and keeps the hidden states of all live rows at `taps`."""
 
-    def __init__(self, runtime: Any) -> None:
+    def __init__(self, runtime: Any, taps: Sequence[int] = ALL_TAPS) -> None:
         seen: dict[tuple[str, int], tuple[int, np.ndarray]] = {}
         times: Counter[tuple[str, int]] = Counter()
-        vars(self).update(inner=runtime, seen=seen, times=times)
+        vars(self).update(inner=runtime, wanted=tuple(taps), seen=seen, times=times)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -30,7 +31,7 @@ class Recorder:
         setattr(self.inner, name, value)
 
     def step(self, rows: Any, taps: Any) -> None:
-        states = taps.read(ALL_TAPS, [row.row for row in rows]).numpy().copy()
+        states = taps.read(self.wanted, [row.row for row in rows]).numpy().copy()
         for row, state in zip(rows, states, strict=True):
             key = self.inner.tracked[row.request_id].identity.key
             self.seen[key, row.position] = (row.token, state)
@@ -59,14 +60,19 @@ def tolerance(states: np.ndarray) -> np.ndarray:
     return np.maximum(1e-4, 2e-6 * np.abs(states).max(axis=(1, 2)))[:, None]
 
 
-def transformers_states(model: Path, sequences: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """transformers' hidden states of whole sequences, each [taps, length, D]."""
+def transformers_states(
+    model: Path,
+    sequences: list[tuple[int, ...]],
+    taps: Sequence[int] = ALL_TAPS,
+    dtype: torch.dtype = torch.float32,
+) -> list[np.ndarray]:
+    """transformers' hidden states of whole sequences, computed in `dtype`, each [taps, length, D]."""
     from transformers import AutoModelForCausalLM
 
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
     with torch.inference_mode():
         found = [network(torch.tensor([ids]), output_hidden_states=True).hidden_states for ids in sequences]
-    return [torch.stack([states[tap][0] for tap in ALL_TAPS]).numpy() for states in found]
+    return [torch.stack([states[tap][0] for tap in taps]).numpy() for states in found]
 
 
 def noisy_model(folder: Path, noise: float) -> Path:

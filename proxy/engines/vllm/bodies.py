@@ -8,15 +8,17 @@ the control's budget and must not be enforced twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from desist.controller import Control
+from desist.controller.core import Mode
 from desist.proxy.engines.base import GenerationRequest
 from desist.proxy.engines.upstream_bodies import first_body
 from desist.proxy.engines.vllm.params import PREFIX, to_xargs
 from desist.proxy.errors import ApiError, shorten
 
-__all__ = ["check_body", "is_controlled", "vllm_body", "wants_ids"]
+__all__ = ["capped", "check_body", "is_controlled", "vllm_body", "wants_ids"]
 
 _BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking")
 
@@ -24,6 +26,12 @@ _BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking")
 def is_controlled(control: Control) -> bool:
     """Whether the plugin has anything to do for a request."""
     return control.mode != "off" or control.budget is not None
+
+
+def capped(control: Control, cap: Mode) -> Control:
+    """The control with its mode lowered to at most `cap`."""
+    modes = get_args(Mode)
+    return control if modes.index(control.mode) <= modes.index(cap) else replace(control, mode=cap)
 
 
 def wants_ids(request: GenerationRequest) -> bool:

@@ -10,8 +10,10 @@ from typing import Any
 from desist.data.errors import EngineError
 from desist.proxy.engines.vllm.config import PluginConfig
 
-__all__ = ["PROCESSOR", "impossible", "refuse_impossible"]
+__all__ = ["PROCESSOR", "TESTED", "impossible", "refuse_impossible"]
 
+#: vLLM releases that the tests run on.
+TESTED = ("0.32.0",)
 PROCESSOR = "desist.proxy.engines.vllm.processor:DesistProcessor"
 
 

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from desist.controller import ModelProfile, get_profile
 from desist.data.errors import EngineError, UpstreamError
 from desist.data.fingerprint import fingerprint
@@ -46,6 +48,7 @@ class Connection:
         self._client: UpstreamClient | None = None
         self._events: EventStream | None = None
         self._commanders: tuple[Commander, ...] = ()
+        self._accepted: Mapping[str, str] = {}
         self.started = False
 
     async def start(self) -> None:
@@ -56,7 +59,7 @@ class Connection:
         settings, upstream = self._settings, self._settings.upstream
         if upstream is None:
             self._launch = await asyncio.to_thread(plan_launch, settings)
-            upstream = UpstreamSettings(url=self._launch.url)
+            upstream = UpstreamSettings(url=self._launch.url, api_key=SecretStr(self._launch.api_key))
             events, commands = self._launch.events, self._launch.commands
         else:
             events, commands = endpoints(settings)
@@ -78,7 +81,12 @@ class Connection:
         await self._hear()
         self.facts = await asyncio.to_thread(self._read_facts)
         self._commanders = tuple(Commander(endpoint, self._events) for endpoint in commands)
+        self.accept()
         self.started = True
+
+    def accept(self) -> None:
+        """Take what runs now, by its fingerprints, for what this proxy was made for."""
+        self._accepted = {} if self.hello is None else self.hello.fingerprints
 
     async def close(self) -> None:
         """End everything. More than once is fine."""
@@ -101,12 +109,25 @@ class Connection:
             return "vLLM is starting"
         if (failure := self.failure) is not None:
             return failure
+        if (other := self.other) is not None:
+            return other
         try:
             await self.client.get("/models", _READY_S)
         except UpstreamError as error:
             return str(error)
-        if None in self.events.hellos:
-            return "vLLM was started again, and its plugin has not greeted since"
+        return None
+
+    @property
+    def other(self) -> str | None:
+        """How what runs differs from what was accepted: a server that was started again, or reloaded."""
+        for hello in self.events.hellos:
+            if hello is not None and hello.fingerprints != self._accepted:
+                names = sorted(set(hello.fingerprints.items()) ^ set(self._accepted.items()))
+                which = ", ".join(dict.fromkeys(name for name, _ in names))
+                return (
+                    f"another {which} runs in vLLM than the certificates here were checked against. Start "
+                    "the proxy again, or load the other one through it."
+                )
         return None
 
     @property
@@ -122,8 +143,11 @@ class Connection:
 
     @property
     def client(self) -> UpstreamClient:
+        """HTTP to the server. Raises `EngineError` where there is none, or where the child has ended."""
         if self._client is None:
             raise EngineError("the vLLM engine is not started. Call start() first.")
+        if (failure := self.failure) is not None:
+            raise EngineError(failure)
         return self._client
 
     @property

@@ -7,8 +7,9 @@ the stream early makes vLLM abort the request. The work is done by `connection`,
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +23,15 @@ from desist.proxy.engines.base import Event, GenerationRequest, ModelCard, Need
 from desist.proxy.engines.model import default_sampling
 from desist.proxy.engines.upstream import list_models, read_chunks
 from desist.proxy.engines.upstream_bodies import path_of
-from desist.proxy.engines.vllm.bodies import check_body, is_controlled, vllm_body
+from desist.proxy.engines.vllm.bodies import capped, check_body, is_controlled, vllm_body
 from desist.proxy.engines.vllm.child import stderr_line
 from desist.proxy.engines.vllm.commander import Commander
 from desist.proxy.engines.vllm.connection import Connection
 from desist.proxy.engines.vllm.counters import VllmCounters
-from desist.proxy.engines.vllm.followed import Followed
+from desist.proxy.engines.vllm.followed import Followed, Observer, follow
 from desist.proxy.engines.vllm.outcome import outcome
 from desist.proxy.engines.vllm.run import VllmRun
-from desist.proxy.engines.vllm.subscriber import RequestEvent
-from desist.proxy.engines.vllm.wire import CommandDone, Identity, Scored
+from desist.proxy.engines.vllm.wire import CommandDone, Hello
 from desist.proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "VllmEngine"]
 
 _RELOAD_S = 60.0
-Observer = Callable[[GenerationRequest, Scored], None]
 
 
 class VllmEngine:
@@ -64,6 +63,7 @@ class VllmEngine:
         self.counters = VllmCounters(self._connection.totals)
         self._probes: ProxyProbes | None = None
         self._live: list[Followed] = []
+        self._cap: Mode = "active"
 
     @property
     def offers(self) -> frozenset[Need]:
@@ -81,6 +81,11 @@ class VllmEngine:
         if hello.decide == "proxy":
             return frozenset() if self._probes is None else self._probes.deciding
         return frozenset(hello.scorers)
+
+    @property
+    def hello(self) -> Hello | None:
+        """What the plugin says of itself. None before `start`."""
+        return self._connection.hello
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -129,9 +134,10 @@ class VllmEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Events of one choice. Raises `ApiError` (400) for a request that can never be served."""
         connection = self._connection
-        if (failure := connection.failure) is not None:
-            raise EngineError(failure)
+        if (reason := connection.other) is not None:
+            raise EngineError(reason)
         check_body(request)
+        asked, request = request.control, replace(request, control=capped(request.control, self._cap))
         key = f"{request.request_id.replace('/', '-')}-{secrets.token_hex(4)}"
         with self._following(request, key) as followed:
             run = VllmRun(
@@ -162,7 +168,7 @@ class VllmEngine:
                 heard = await followed.end(self._settings.vllm.join_s)
                 if not heard.complete:
                     self.counters.incomplete.inc()
-            yield outcome(run, request.control, heard)
+            yield outcome(run, asked, heard)
 
     async def stop_now(self, request_id: str) -> int:
         """End the thinking of a running request by hand; of how many choices.
@@ -189,7 +195,11 @@ class VllmEngine:
         return stopped
 
     async def set_cap(self, mode: Mode) -> None:
-        """The kill switch: no request uses a mode above `mode` from now on. Raises `EngineError`."""
+        """The kill switch: no request uses a mode above `mode` from now on.
+
+        New requests obey whatever happens; raises `EngineError` where those that run may not.
+        """
+        self._cap = mode
         if self._probes is not None:
             self._probes.remote.limit(mode)
         answers = await self._connection.ask(lambda to: to.set_mode(mode))
@@ -220,32 +230,14 @@ class VllmEngine:
             )
         )
         _require(answers, "nothing was reloaded")
+        self._connection.accept()
 
-    @contextmanager
-    def _following(self, request: GenerationRequest, key: str) -> Iterator[Followed | None]:
+    def _following(self, request: GenerationRequest, key: str) -> AbstractContextManager[Followed | None]:
         """The events of a request while it runs; None where the plugin has nothing to do for it."""
         if not is_controlled(request.control) and self._observer is None:
-            yield None
-            return
-        remote, identity = None if self._probes is None else self._probes.remote, Identity(key)
-        ward = None if remote is None else remote.watch(identity, request.control)
-
-        def listen(event: RequestEvent) -> None:
-            if isinstance(event, Scored):
-                if remote is not None and ward is not None:
-                    remote.take(ward, event)
-                if self._observer is not None:
-                    self._observer(request, event)
-
-        with self._connection.events.expect(key, listen=listen) as joined:
-            followed = Followed(request.request_id, key, joined, ward)
-            self._live.append(followed)
-            try:
-                yield followed
-            finally:
-                self._live.remove(followed)
-                if remote is not None and ward is not None:
-                    remote.settle(ward, followed.stopped, followed.closed, left=not followed.ended)
+            return nullcontext()
+        remote = None if self._probes is None else self._probes.remote
+        return follow(self._connection.events, request, key, remote, self._observer, self._live)
 
 
 def _text(path: str | Path | None) -> str | None:

@@ -1,18 +1,24 @@
 """One request that the plugin was told of, while it runs: its events and the proxy's own view of them.
 
-Knows the joined events and the ward of a remote decision; nothing of HTTP or text.
+Knows the joined events and the ward of a decision in the proxy; nothing of HTTP or text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from desist.proxy.engines.vllm.joined import Joined
+from desist.proxy.engines.base import GenerationRequest
+from desist.proxy.engines.vllm.joined import Joined, RequestEvent
 from desist.proxy.engines.vllm.outcome import Heard
-from desist.proxy.engines.vllm.remote import Ward
-from desist.proxy.engines.vllm.wire import Closed, Identity, Stopped
+from desist.proxy.engines.vllm.remote import Remote, Ward
+from desist.proxy.engines.vllm.subscriber import EventStream
+from desist.proxy.engines.vllm.wire import Closed, Identity, Scored, Stopped
 
-__all__ = ["Followed"]
+__all__ = ["Followed", "Observer", "follow"]
+
+Observer = Callable[[GenerationRequest, Scored], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,4 +58,39 @@ class Followed:
         )
         if ward is None:
             return Heard(*heard)
-        return Heard(*heard, ward.scores, ward.decisions, ward.shadow, ward.failure)
+        failure = ward.failure if ward.machine is not None else None  # a candidate's is not the request's
+        return Heard(*heard, ward.scores, ward.decisions, ward.shadow, failure)
+
+
+@contextmanager
+def follow(
+    events: EventStream,
+    request: GenerationRequest,
+    key: str,
+    remote: Remote | None,
+    observer: Observer | None,
+    live: list[Followed],
+) -> Iterator[Followed]:
+    """Collect the events of `request` under `key`; while it runs it stands in `live`.
+
+    `remote` scores, and `observer` is told, each of its boundaries.
+    """
+    identity = Identity(key)
+    ward = None if remote is None else remote.watch(identity, request.control)
+
+    def listen(event: RequestEvent) -> None:
+        if isinstance(event, Scored):
+            if remote is not None and ward is not None:
+                remote.take(ward, event)
+            if observer is not None:
+                observer(request, event)
+
+    with events.expect(key, listen=listen) as joined:
+        followed = Followed(request.request_id, key, joined, ward)
+        live.append(followed)
+        try:
+            yield followed
+        finally:
+            live.remove(followed)
+            if remote is not None and ward is not None:
+                remote.settle(ward, followed.stopped, followed.closed, left=not followed.ended)

@@ -15,12 +15,10 @@ import torch
 from desist.data.errors import EngineError
 from desist.proxy.engines.vllm import rows_v1, rows_v2
 from desist.proxy.engines.vllm.assembly import Installed, assemble, forget, installed
+from desist.proxy.engines.vllm.checks import TESTED
 from desist.proxy.engines.vllm.config import PluginConfig
 
-__all__ = ["TESTED", "hook_runner", "require_internals"]
-
-#: vLLM releases that the tests run on.
-TESTED = ("0.32.0",)
+__all__ = ["hook_runner", "require_internals"]
 
 _RUNNER = ("load_model", "execute_model", "sample_tokens", "get_model", "execute_model_state")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -34,14 +35,16 @@ _LONGEST_PATH = 90  # of a Unix socket: 107 bytes, less what a rank adds
 class Launch:
     """What to start: `python ARGUMENTS...` with `environ` added; then it serves at `url` (without /v1).
 
-    `events` and `commands`: one endpoint a data-parallel rank. `folder`: holds the sockets; `clean` it.
+    `api_key` is what it then asks for. `events` and `commands`: one endpoint a data-parallel rank. `folder`:
+    holds the sockets; `clean` it.
     """
 
     arguments: tuple[str, ...]
     url: str
     events: tuple[str, ...]
     commands: tuple[str, ...]
-    environ: Mapping[str, str] = field(default_factory=dict)
+    api_key: str = field(repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
 
     def clean(self) -> None:
@@ -116,6 +119,7 @@ def _launch(settings: Settings, folder: Path, port: int, cpu: bool) -> Launch:
     builtin = settings.serves_builtin
     model = str(builtin_model()) if builtin else str(settings.model)
     arguments = ["-m", _SERVER, "--model", model, "--host", "127.0.0.1", "--port", str(port)]
+    arguments += ["--disable-uvicorn-access-log"]
     arguments += ["--logits-processors", PROCESSOR, "--additional-config", json.dumps(config.as_additional())]
     if builtin:
         arguments += ["--served-model-name", "desist-reasoner"]
@@ -123,7 +127,8 @@ def _launch(settings: Settings, folder: Path, port: int, cpu: bool) -> Launch:
         arguments += ["--dtype", "float32", "--enforce-eager"]
     if vllm.ranks > 1:
         arguments += ["--data-parallel-size", str(vllm.ranks)]
-    environ: dict[str, str] = {}
+    key = secrets.token_hex(16)  # others on this machine must come through the proxy, too
+    environ = {"VLLM_API_KEY": key}
     if cpu and builtin:
         environ["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE") or "1"
     plugins = os.environ.get("VLLM_PLUGINS")
@@ -134,6 +139,7 @@ def _launch(settings: Settings, folder: Path, port: int, cpu: bool) -> Launch:
         f"http://127.0.0.1:{port}",
         _ranked(events, vllm.ranks),
         _ranked(commands, vllm.ranks),
+        key,
         environ,
         folder,
     )

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from desist.controller import Action, Control, Decision, StopReason
 from desist.proxy.engines.base import Finished, ScoredBoundary, Usage
+from desist.proxy.engines.vllm.bodies import is_controlled
 from desist.proxy.engines.vllm.run import VllmRun
 from desist.proxy.engines.vllm.wire import Blocked, Closed, Opened, Scored, Stopped, Told
 
 __all__ = ["Heard", "outcome"]
 
-_NO_SCORES: Mapping[int, Mapping[str, float]] = {}
-_NO_DECISIONS: Mapping[int, Decision] = {}
+_SWITCHED = "the kill switch allows mode '{}' at most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Heard:
     closed: Closed | None
     lost: int
     waited_s: float
-    scores: Mapping[int, Mapping[str, float]] = field(default_factory=lambda: _NO_SCORES)
-    decisions: Mapping[int, Decision] = field(default_factory=lambda: _NO_DECISIONS)
+    scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    decisions: Mapping[int, Decision] = field(default_factory=dict)
     shadow: Decision | None = None
     failure: str | None = None
 
@@ -47,11 +47,12 @@ class Heard:
 
 
 def outcome(run: VllmRun, control: Control, heard: Heard | None) -> Finished:
-    """The end event. `heard` None: the plugin was not told of this request."""
+    """The end event. `control` is what was asked for. `heard` None: the plugin was not told of it."""
     if heard is None:
         generated, reasoning = run.generated, run.reasoning
         usage = Usage(run.prompt_tokens or 0, reasoning, max(0, generated - reasoning))
-        return Finished(run.finish_reason, run.stop_reason, usage, extra=run.extra or None)
+        why = _SWITCHED.format("off") if is_controlled(control) else None
+        return Finished(run.finish_reason, run.stop_reason, usage, uncontrolled=why, extra=run.extra or None)
     closed, stopped = heard.closed, heard.stopped
     told = closed.decision if closed is not None else stopped.decision if stopped is not None else None
     decision = _decision(told)
@@ -72,6 +73,8 @@ def _usage(run: VllmRun, heard: Heard, decision: Decision | None) -> Usage:
     closed, stopped, opened = heard.closed, heard.stopped, heard.opened
     if closed is not None:
         reasoning, handoff = closed.reasoning_tokens, closed.handoff_tokens
+        if decision is None and closed.stop_reason == "none" and run.generated > closed.tokens:
+            reasoning = max(reasoning, min(run.reasoning, reasoning + 1))  # the last one was never read
         # A stream that was left early: vLLM may have gone on for some tokens that nobody saw.
         generated = max(run.generated, closed.tokens if run.answered else 0)
     else:
@@ -111,7 +114,7 @@ def _uncontrolled(control: Control, heard: Heard, decision: Decision | None) -> 
     if told is not None:
         return told
     if opened is not None and opened.mode != control.mode:
-        return f"the kill switch allows mode '{opened.mode}' at most"
+        return _SWITCHED.format(opened.mode)
     if closed is None:
         return f"the plugin's last event did not come within {heard.waited_s:g} s: the counts are vLLM's own"
     if heard.lost or opened is None:

@@ -114,6 +114,10 @@ class Remote:
         if machine is not None:
             machine.cap(self._cap)
         ward = self._wards[identity] = Ward(identity, machine, self._scorers)
+        policy = control.policy
+        scored = self._decides and control.mode != "off" and policy.lam is not None
+        if scored and policy.scorer not in self._scorers:
+            ward.failure = f"the policy decides by scorer '{policy.scorer}', which the proxy does not compute"
         return ward
 
     def limit(self, cap: Mode) -> None:

@@ -52,6 +52,7 @@ class VllmRun:
             raw=raw,
             opened=_opened(request, profile, template_opens),
             shows_special=request.body.get("skip_special_tokens") is False,
+            may_hide=request.body.get("include_reasoning") is False,
         )
         self._counts = TokenCounts(_CHARS_PER_TOKEN)
         self._n_ids = 0

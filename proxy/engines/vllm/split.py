@@ -22,7 +22,8 @@ class ThoughtSplit:
     """Splits one generation. `facts` None: the ids of this model mean nothing here.
 
     `raw`: everything is answer, tags included. `opened`: whether the prompt opens thinking, where its ids
-    do not tell. `shows_special`: the client asked vLLM to keep special tokens in the text.
+    do not tell. `shows_special`: the client asked vLLM to keep special tokens in the text. `may_hide`: it
+    asked for no reasoning: a server that parses thinking then sends neither reasoning nor ids.
     """
 
     def __init__(
@@ -33,13 +34,15 @@ class ThoughtSplit:
         raw: bool = False,
         opened: bool = False,
         shows_special: bool = False,
+        may_hide: bool = False,
     ) -> None:
         self._profile, self._facts = profile, facts
+        self._may_hide = may_hide
         self._raw, self._opened, self._shows_special = raw, opened, shows_special
         self._eater = TagEater((profile.think_open, profile.think_close))
         self._ids: IdSplitter | None = None  # counts; splits too where the text lacks the tags
         self._text: ThinkSplitter | None = None
-        self._began = self._by_server = False
+        self._began = self._by_server = self._saw_ids = False
 
     @property
     def n_reasoning(self) -> int | None:
@@ -51,11 +54,13 @@ class ThoughtSplit:
         if not self._began:
             self._begin(chunk.prompt_ids)
         pieces: list[Piece] = []
-        if chunk.reasoning:
+        self._saw_ids = self._saw_ids or bool(chunk.token_ids)
+        hides = self._may_hide and bool(chunk.content) and not self._saw_ids
+        if chunk.reasoning or hides:
             if self._text is not None:
                 pieces, self._text = self._text.finish(), None
             self._by_server = True
-            pieces.append(Piece("reasoning", chunk.reasoning))
+            pieces += [Piece("reasoning", chunk.reasoning)] if chunk.reasoning else []
         shown = self._ids.feed(chunk.token_ids, chunk.content) if self._ids is not None else []
         if self._text is not None and not self._raw:
             pieces += self._text.feed(chunk.content) if chunk.content else []

@@ -1,14 +1,13 @@
-"""What runs a model for people: `serve`, `demo`, `study`, `bench`."""
+"""What runs a model to show or measure it: `demo`, `study`, `bench`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from desist._version import __version__
 from desist.commands.common import (
     REFUSED,
     Delta,
@@ -19,65 +18,10 @@ from desist.commands.common import (
     VllmArgs,
     app,
     dump,
-    err,
     progress_bar,
     show,
     status,
 )
-
-
-@app.command()
-def serve(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port; 0 takes any free one [8100].")] = None,
-    engine: Annotated[
-        Literal["embedded", "upstream", "vllm"] | None,
-        typer.Option("--engine", help="embedded, vllm (started as a child, or at --upstream), upstream."),
-    ] = None,
-    upstream: Annotated[str | None, typer.Option("--upstream", help="An OpenAI-compatible server.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Model folder; vllm: or a hub name.")] = None,
-    vllm_arg: Annotated[
-        list[str] | None, typer.Option("--vllm-arg", help="Argument for the vLLM that is started; repeat.")
-    ] = None,
-    decide: Annotated[
-        Literal["engine", "proxy"] | None,
-        typer.Option("--decide", help="Where vLLM's boundaries are scored [engine]."),
-    ] = None,
-    probe: Annotated[Path | None, typer.Option("--probe", help="Probe artefact.")] = None,
-    certificate: Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")] = None,
-    mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="YAML or TOML file.")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
-    from desist.proxy.serve import serve as run
-    from desist.proxy.settings import load_settings
-
-    flags: dict[str, Any] = {
-        "host": host, "port": port, "model": model, "probe": probe,
-        "certificates": tuple(certificate) if certificate else None,
-        "control": {"mode": mode}, "engine": engine,
-        "vllm": {"args": tuple(vllm_arg or ()) or None, "decide": decide, "log": False if quiet else None},
-    }  # fmt: skip
-    if upstream is not None and engine == "embedded":
-        raise typer.BadParameter("--engine embedded runs the model itself: leave --upstream out.")
-    if upstream is not None:
-        flags |= {"engine": engine or "upstream", "upstream": {"url": upstream}}
-    settings = load_settings(config, flags)
-
-    def announce(address: str) -> None:
-        what = settings.upstream.url if settings.upstream else settings.model or "the built-in reasoner"
-        lines = (
-            f"desist {__version__} in front of {what}: [bold]{address}/v1[/bold]",
-            f"models {address}/v1/models  metrics {address}/metrics  (Ctrl-C stops)",
-        )
-        if as_json:
-            show({"url": f"{address}/v1", "engine": settings.engine}, as_json=True)
-        for line in lines if not quiet else ():
-            err.print(line, highlight=False, soft_wrap=True)
-
-    run(settings, announce=announce)
 
 
 @app.command()

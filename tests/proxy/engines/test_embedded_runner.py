@@ -203,6 +203,9 @@ def test_captured_states_and_forks() -> None:
         logits = full_logits([*ids, *handoff])
         logits[OPEN] = -torch.inf
         assert exit_done.token_ids[len(handoff)] == int(logits.argmax())
+        # A fork that is named by its ids goes on from the same place.
+        again = Runner(MODEL).run([job("ids", draw=Draw(0.0), stream=False, prefix=tuple(ids))])
+        assert [each.token_ids for each in again if isinstance(each, Done)] == [exit_done.token_ids]
         assert exit_done.usage.completion_tokens == len(exit_done.token_ids)
 
 

@@ -52,6 +52,8 @@ def test_the_built_in_reasoner() -> None:
     assert made.certificates == certificate_paths(Settings(engine="vllm")) != ()
     assert (made.events, made.commands) == (launch.events[0], launch.commands[0])
     assert launch.events[0].startswith("ipc://")
+    assert launch.environ["VLLM_API_KEY"] == launch.api_key
+    assert launch.api_key not in repr(launch) + " ".join(launch.arguments)
     assert ("--enforce-eager" in launch.arguments) == on_cpu()
     launch.clean()
     assert not launch.folder.exists()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from desist.controller import Control, Policy, StopReason
@@ -131,6 +132,10 @@ def test_the_kill_switch_holds_requests_in_shadow(servers: ExitStack) -> None:
             "the kill switch allows mode 'shadow' at most",
         )
         assert held.shadow is not None
+        await engine.set_cap("off")
+        off = await ended(engine, active)
+        assert (off.shadow, off.uncontrolled) == (None, "the kill switch allows mode 'off' at most")
+        assert "vllm_xargs" not in fake.bodies[-1]
         await engine.set_cap("active")
         assert (await ended(engine, active)).stop_reason is StopReason.PROBE
 
@@ -166,6 +171,24 @@ def test_a_reload_is_the_engine_s_matter_where_it_decides(servers: ExitStack) ->
         await engine.reload()
         with pytest.raises(EngineError, match="nothing was reloaded: no such probe"):
             await engine.reload(probe="bad")
+
+    with_engine(settings, what)
+
+
+def test_a_server_that_runs_something_else_now_is_not_used(servers: ExitStack) -> None:
+    fake, settings = started(servers)
+
+    async def what(engine: VllmEngine) -> None:
+        await ended(engine, request())
+        changed = fake.hello().fingerprints | {"probe": "another"}
+        fake.publisher.publish([msgspec.structs.replace(fake.hello(), fingerprints=changed)])
+        for _ in range(300):
+            if await engine.ready() is not None:
+                break
+            await asyncio.sleep(0.01)
+        assert "another probe runs in vLLM" in (await engine.ready() or "")
+        with pytest.raises(EngineError, match="another probe runs in vLLM"):
+            await ended(engine, request())
 
     with_engine(settings, what)
 

@@ -244,6 +244,17 @@ def test_a_candidate_scores_and_never_decides() -> None:
     assert desk.sent == []
 
 
+def test_a_scorer_that_is_not_here_is_told() -> None:
+    desk = Desk()
+
+    async def body() -> None:
+        ward = desk.remote.watch(Identity("a"), Control("active", Policy(scorer="rom", lam=0.5)))
+        assert ward.failure is not None
+        assert "'rom', which the proxy does not compute" in ward.failure
+
+    run(desk, body)
+
+
 def test_a_running_request_keeps_its_probe() -> None:
     desk, other = Desk(), Scorer()
 

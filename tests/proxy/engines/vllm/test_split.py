@@ -98,6 +98,20 @@ def test_a_server_that_parses_is_believed(facts: ModelFacts) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
+def test_a_server_may_hide_what_it_has_parsed(facts: ModelFacts, known: bool) -> None:
+    split = ThoughtSplit(PROFILE, facts if known else None, opened=True, may_hide=True)
+    pieces = split.feed(Chunk(prompt_ids=prompt_of(facts)), stopped=True)
+    pieces += split.feed(Chunk(content=ANSWER), stopped=True)
+    assert joined(pieces) == ("", ANSWER)
+    plain = ThoughtSplit(PROFILE, facts, may_hide=True)  # no parser: nothing is hidden
+    pieces = plain.feed(
+        Chunk(content="12.", token_ids=tuple(ids_of(facts, "12.")), prompt_ids=prompt_of(facts)),
+        stopped=False,
+    )
+    assert joined(pieces) == ("12.", "")
+
+
+@pytest.mark.parametrize("known", [True, False])
 def test_tags_in_the_text(facts: ModelFacts, known: bool) -> None:
     """Where special tokens are shown, and where no tokenizer is known."""
     text = f"{THOUGHT}</think>\n\n{ANSWER}"
