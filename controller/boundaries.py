@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from desist.controller.core import Boundary
-from desist.controller.cues import CueMatcher, CueState
+from desist.controller.cues import CueState
 from desist.controller.holdoff import HoldOff
+from desist.controller.lexicon import lexicon
 from desist.controller.profile import ModelProfile
-from desist.controller.tags import Tag, after_header, ends_with
+from desist.controller.tags import after_header, ends_with
 from desist.controller.vocabulary import Vocabulary
 from desist.data.schema import BoundaryKind
 
@@ -61,13 +62,11 @@ class BoundaryDetector:
     def __init__(self, profile: ModelProfile, vocabulary: Vocabulary, *, thinking: bool = True) -> None:
         self.profile = profile
         self._vocabulary = vocabulary
-        self._open = Tag(profile.think_open, vocabulary)
-        self._close = Tag(profile.think_close, vocabulary)
-        self._tool = Tag(profile.tool_call_open, vocabulary) if profile.tool_call_open else None
-        self._cues = CueMatcher(profile.cues if "cue" in profile.kinds else ())
-        tags = [tag for tag in (self._open, self._close, self._tool) if tag and tag.token_id is None]
-        self._memory = max((len(tag.data) for tag in tags), default=0)  # tokens that may spell a tag
+        self._words = words = lexicon(profile, vocabulary)
+        self._open, self._close, self._tool = words.opening, words.closing, words.tool
+        self._cues, self._memory = words.cues, words.memory
         self._state = _State(thinking)
+        self._unread: list[str] = []  # inert text that the state has not taken in yet
         self._history: list[int] = []
         self._checkpoints: list[_State] = [self._state.copy()]
 
@@ -86,6 +85,7 @@ class BoundaryDetector:
         state = detector._state
         state.tokens = state.position = state.boundaries = state.periods = 0
         state.reopened = state.tool_call = False
+        detector._unread.clear()
         detector._history.clear()
         detector._checkpoints = [state.copy()]
         return detector
@@ -123,6 +123,7 @@ class BoundaryDetector:
     @property
     def held(self) -> bool:
         """Whether thinking must not be cut here: hold-off zone, half a tag, half a character."""
+        self._settle()
         return self._state.zones.held or self.mid_character or self._close.begun(self._state.recent)
 
     @property
@@ -132,9 +133,19 @@ class BoundaryDetector:
 
     def push(self, token_id: int) -> Boundary | None:
         """Read one generated token; the boundary it completes, if any."""
-        boundary = self._read(token_id, self._vocabulary.token_bytes(token_id))
+        state = self._state
+        text = self._words.inert(token_id) if state.thinking and not state.pending else None
+        if text is None:
+            self._settle()
+            boundary = self._read(token_id, self._vocabulary.token_bytes(token_id))
+        else:
+            self._unread.append(text)
+            state.tokens += 1
+            state.position += 1
+            boundary = None
         self._history.append(token_id)
         if len(self._history) % _CHECKPOINT == 0:
+            self._settle()
             self._checkpoints.append(self._state.copy())
         return boundary
 
@@ -145,6 +156,7 @@ class BoundaryDetector:
 
     def rewind(self, tokens: int) -> None:
         """Forget all but the first `tokens` pushed tokens (rejected drafts)."""
+        self._unread.clear()
         kept = self._history[: max(0, tokens)]
         whole = len(kept) // _CHECKPOINT
         del self._checkpoints[whole + 1 :]
@@ -152,6 +164,18 @@ class BoundaryDetector:
         self._history = kept[: whole * _CHECKPOINT]
         for token_id in kept[whole * _CHECKPOINT :]:
             self.push(token_id)
+
+    def _settle(self) -> None:
+        """Take in the inert text so far: pieces of any size give one state."""
+        if not self._unread:
+            return
+        text = "".join(self._unread)
+        self._unread.clear()
+        state = self._state
+        state.zones.feed(text)
+        state.cue, _ = self._cues.feed(state.cue, text)
+        if not text.isspace():
+            state.newlines, state.content = 0, True
 
     def _read(self, token_id: int | None, data: bytes) -> Boundary | None:
         state = self._state

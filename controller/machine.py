@@ -146,6 +146,10 @@ class StopMachine:
                 return self._stop(Decision(Action.STOP, StopReason.BUDGET, position))
         return Decision(Action.CONTINUE, StopReason.NONE, position)
 
+    def watches(self, position: int) -> bool:
+        """Whether `advance` may do anything at a token here; most tokens need not be asked about."""
+        return self._asked is not None or (self.hard_limit is not None and position >= self.hard_limit)
+
     def stop_now(
         self,
         reason: StopReason = StopReason.MANUAL,
@@ -153,15 +157,16 @@ class StopMachine:
         index: int | None = None,
         score: float | None = None,
         certified: bool = False,
+        position: int = 0,
     ) -> None:
         """Ask for a stop from outside, in any mode: at the next token outside hold-off zones.
 
         Inside a zone it waits at most 64 tokens. The arguments are what the decision reports: by default
-        a stop by hand; a probe that runs elsewhere names the boundary that it has judged. The first
-        request counts.
+        a stop by hand; a probe that runs elsewhere names the boundary that it has judged. `position`:
+        where the trace stands, if the machine was not told of each token. The first request counts.
         """
         if self._asked is None:
-            self._asked = _Asked(self._seen, reason, index, score, certified)
+            self._asked = _Asked(max(self._seen, position), reason, index, score, certified)
 
     def withdraw(self) -> None:
         """Take the stop back: the engine could not carry it out. It is tried again at the next boundary."""

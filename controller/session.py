@@ -81,6 +81,8 @@ class Session:
         if machine.stopped is None and not detector.thinking:
             return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
         if boundary is None:
+            if machine.stopped is None and not machine.watches(detector.position):
+                return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
             return machine.advance(detector.position, held=detector.held, whole=not detector.mid_character)
         scores = dict(scores or {})
         decision = machine.at_boundary(boundary, scores.get(self.control.policy.scorer), held=detector.held)
@@ -97,7 +99,9 @@ class Session:
         certified: bool = False,
     ) -> None:
         """Ask for a stop from outside; the next `decide` outside a hold-off zone stops."""
-        self.machine.stop_now(reason, index=index, score=score, certified=certified)
+        self.machine.stop_now(
+            reason, index=index, score=score, certified=certified, position=self.detector.position
+        )
 
     def withdraw(self) -> None:
         """The engine could not carry the stop out: thinking goes on, the next boundary is decided anew."""

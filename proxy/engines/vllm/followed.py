@@ -14,7 +14,7 @@ from desist.proxy.engines.vllm.joined import Joined, RequestEvent
 from desist.proxy.engines.vllm.outcome import Heard
 from desist.proxy.engines.vllm.remote import Remote, Ward
 from desist.proxy.engines.vllm.subscriber import EventStream
-from desist.proxy.engines.vllm.wire import Closed, Identity, Scored, Stopped
+from desist.proxy.engines.vllm.wire import Blocked, Closed, Identity, Scored, Stopped
 
 __all__ = ["Followed", "Observer", "follow"]
 
@@ -23,24 +23,23 @@ Observer = Callable[[GenerationRequest, Scored], None]
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """A request of one choice. `ended`: its stream came to its end, so that its last event was waited for."""
+    """A request of one choice.
+
+    `stopped`: the stop, if it has come and was not blocked afterwards. `ended`: the stream came to its end,
+    so that its last event was waited for.
+    """
 
     request_id: str
     key: str
     joined: Joined
-    ward: Ward | None
+    ward: Ward | None = None
+    stopped: Stopped | None = None  # asked for at every chunk
     closed: Closed | None = None
     ended: bool = False
 
     @property
     def identity(self) -> Identity:
         return Identity(self.key)
-
-    @property
-    def stopped(self) -> Stopped | None:
-        """The stop, if it has come and was not blocked afterwards."""
-        stopped, blocked = self.joined.stopped(self.identity), self.joined.blocked(self.identity)
-        return None if stopped is None or (blocked and blocked[-1].n > stopped.n) else stopped
 
     async def end(self, wait_s: float) -> Heard:
         """Wait for the last event, `wait_s` seconds at most; everything that was heard."""
@@ -79,7 +78,11 @@ def follow(
     ward = None if remote is None else remote.watch(identity, request.control)
 
     def listen(event: RequestEvent) -> None:
-        if isinstance(event, Scored):
+        if isinstance(event, Stopped):
+            followed.stopped = event
+        elif isinstance(event, Blocked):
+            followed.stopped = None
+        elif isinstance(event, Scored):
             if remote is not None and ward is not None:
                 remote.take(ward, event)
             if observer is not None:

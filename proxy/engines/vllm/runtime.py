@@ -166,11 +166,14 @@ class Runtime:
         try:
             yield
         except Exception as error:
-            self.errors += 1
-            if self.errors <= 10 or self.errors % 1000 == 0:
-                logger.exception("desist: %s failed (error %d); serving goes on", what, self.errors)
-            for one in concerned:
-                one.give_up(f"{what} failed: {type(error).__name__}: {error}"[:200])
+            self._failed(what, error, concerned)
+
+    def _failed(self, what: str, error: Exception, concerned: Iterable[Tracked]) -> None:
+        self.errors += 1
+        if self.errors <= 10 or self.errors % 1000 == 0:
+            logger.error("desist: %s failed (error %d); serving goes on", what, self.errors, exc_info=error)
+        for one in concerned:
+            one.give_up(f"{what} failed: {type(error).__name__}: {error}"[:200])
 
     def _control(self, asked: RequestControl) -> tuple[Control, str | None]:
         """The control of a request, and why its scores decide nothing, if so."""
@@ -192,24 +195,36 @@ class Runtime:
             one = self.tracked.get(row.request_id)
             if one is None:
                 continue
-            with self.guarded("reading a token", (one,)):
-                before = one.read
+            before = one.read
+            try:
                 reading = one.take(row.position, row.token)
-                if one.read != before or row.draft:
-                    seen.append((row, one))
-                if reading is not None:
+            except Exception as error:
+                self._failed("reading a token", error, (one,))
+                continue
+            if one.read != before or row.draft:
+                seen.append((row, one))
+                if reading is not None and self._matters(one, reading):
                     reasoning.append((row, one, reading))
-        scores = self._scores(reasoning, taps)
-        hidden = self._hidden(reasoning, taps)
-        for row, one, reading in reasoning:
-            with self.guarded("deciding", (one,)):
-                self._decide(one, reading, scores.get(row.row, {}), hidden.get(row.row))
+        if reasoning:
+            scores = self._scores(reasoning, taps)
+            hidden = self._hidden(reasoning, taps)
+            for row, one, reading in reasoning:
+                with self.guarded("deciding", (one,)):
+                    self._decide(one, reading, scores.get(row.row, {}), hidden.get(row.row))
         for row, one in seen:
             if final:
                 self._events += one.commit(one.read)
             what = one.forced()
             if what.token is not None or what.locked:
                 self.forces.append(Force(row.row, row.slot, row.position, what))
+
+    def _matters(self, one: Tracked, reading: Reading) -> bool:
+        """Whether anything is to be read or decided at this row: most tokens are plain words."""
+        if reading.boundary is not None or self.stream.token_layer is not None:
+            return True
+        if self.scoring.streams and self.score_here and one.mode != "off":
+            return True
+        return one.session.machine.watches(one.session.detector.position)
 
     def _decide(
         self, one: Tracked, reading: Reading, scores: Mapping[str, float], hidden: bytes | None

@@ -45,6 +45,9 @@ class Forced(NamedTuple):
     locked: frozenset[int] = frozenset()
 
 
+_FREE = Forced()
+
+
 @dataclass(slots=True)
 class _Told:
     """An event that waits until its row is committed. `at`: generated tokens read up to it."""
@@ -181,7 +184,7 @@ class Tracked:
     def forced(self) -> Forced:
         """What the token after the row just taken must and must not be."""
         if self.stop_at is None:
-            return Forced()
+            return _FREE
         done = self.read - self.stop_at
         if done < len(self.handoff):
             return Forced(self.handoff[done])
@@ -194,6 +197,8 @@ class Tracked:
     def commit(self, upto: int) -> list[Event]:
         """Everything up to `upto` generated tokens is final; the events that may now be told."""
         self.committed = min(upto, self.read)
+        if not (self._waiting or self._undone or self._answer_ids):
+            return []
         self._undone = [undone for undone in self._undone if undone[0] > self.committed]
         ready = [told for told in self._waiting if told.at <= self.committed]
         self._waiting = [told for told in self._waiting if told.at > self.committed]

@@ -1,0 +1,85 @@
+"""What one profile means in one vocabulary: tags, cues, and which tokens can change nothing but counts.
+
+Most tokens of a trace are plain words: they hold no tag, end no cue, open or close no zone, end no line. For
+those a detector need only remember the text (`inert`), and look at it when it matters. Shared by all
+detectors of a profile and a vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, cast
+
+from desist.controller.cues import CueMatcher
+from desist.controller.profile import ModelProfile
+from desist.controller.tags import Tag
+from desist.controller.vocabulary import Vocabulary
+
+__all__ = ["Lexicon", "lexicon"]
+
+# What the hold-off zones look at, and line ends.
+_TELLING = re.compile(r'[`~$\\{}"\[\]\n]')
+
+
+class Lexicon:
+    """Use `lexicon`, which keeps one for each profile and vocabulary."""
+
+    def __init__(self, profile: ModelProfile, vocabulary: Vocabulary) -> None:
+        self.opening = Tag(profile.think_open, vocabulary)
+        self.closing = Tag(profile.think_close, vocabulary)
+        self.tool = Tag(profile.tool_call_open, vocabulary) if profile.tool_call_open else None
+        self.cues = CueMatcher(profile.cues if "cue" in profile.kinds else ())
+        spelled = [tag for tag in (self.opening, self.closing, self.tool) if tag and tag.token_id is None]
+        self.memory = max((len(tag.data) for tag in spelled), default=0)  # tokens that may spell a tag
+        self._vocabulary = vocabulary
+        self._ends = tuple(_plain(cue) for cue in profile.cues) if "cue" in profile.kinds else ()
+        # Kinds that look at every token, and tags that tokens spell, leave none that is inert.
+        self._any = not self.memory and not {"token", "every_n"} & set(profile.kinds)
+        self._inert: dict[int, str | None] = {}
+
+    def inert(self, token_id: int) -> str | None:
+        """The text of a token that can be no boundary and change no zone, whatever stands before it."""
+        try:
+            return self._inert[token_id]
+        except KeyError:
+            text = self._inert[token_id] = self._inert_text(token_id) if self._any else None
+            return text
+
+    def _inert_text(self, token_id: int) -> str | None:
+        if self._vocabulary.is_special(token_id):
+            return None
+        try:
+            text = self._vocabulary.token_bytes(token_id).decode()
+        except UnicodeDecodeError:  # a part of a character
+            return None
+        if not text or _TELLING.search(text):
+            return None
+        plain = _plain(text)
+        if len(plain) != len(text):  # a character whose small letter is two: places would not agree
+            return None
+        return None if any(self._may_end(cue, plain) for cue in self._ends) else text
+
+    @staticmethod
+    def _may_end(cue: str, text: str) -> bool:
+        """Whether the cue may end in this text, with any text before it."""
+        return any(
+            cue.endswith(text[:end]) if end < len(cue) else text[:end].endswith(cue)
+            for end in range(1, len(text) + 1)
+        )
+
+
+def lexicon(profile: ModelProfile, vocabulary: Vocabulary) -> Lexicon:
+    """The lexicon of a profile in a vocabulary (which is told by its identity)."""
+    return _kept(profile, cast(Hashable, vocabulary))
+
+
+@lru_cache(maxsize=32)
+def _kept(profile: ModelProfile, vocabulary: Any) -> Lexicon:
+    return Lexicon(profile, vocabulary)
+
+
+def _plain(text: str) -> str:
+    """As cues are compared: small letters, one apostrophe, one kind of white space."""
+    return re.sub(r"\s", " ", text.lower().replace("\u2019", "'"))
