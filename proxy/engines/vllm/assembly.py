@@ -25,6 +25,7 @@ from desist.proxy.engines.vllm.wire import (
     Command,
     CommandDone,
     Hello,
+    Ping,
     Reload,
     SetMode,
     StopNow,
@@ -67,6 +68,9 @@ class Installed:
 
     def obey_when_idle(self, command: Command, prepared: Any) -> CommandDone | None:
         """An engine without requests makes no steps: the thread that takes commands obeys them itself."""
+        if isinstance(command, Ping):
+            running, errors = len(self.runtime.tracked), self.runtime.errors
+            return CommandDone(command.id, True, f"{running} controlled requests, {errors} errors")
         return None if self.runtime.tracked else self._obeyed(command, prepared)
 
     def answer(self, done: CommandDone) -> None:

@@ -94,12 +94,11 @@ class CommandInbox:
             self._tell(CommandDone(command.id, False, f"{type(error).__name__}: {error}"))
 
     def _accept(self, command: Command) -> None:
-        if isinstance(command, Ping):
-            self._tell(CommandDone(command.id, True, "listening"))
-            return
         # One thread for all: a stop sent after a reload waits for its files. Rare, and it keeps the order.
         prepared = self._prepare(command) if isinstance(command, Reload) else None
         done = self._handle(command, prepared) if self._handle is not None else None
+        if done is None and isinstance(command, Ping):
+            done = CommandDone(command.id, True, "listening")
         if done is not None:
             self._tell(done)
             return

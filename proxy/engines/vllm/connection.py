@@ -107,10 +107,8 @@ class Connection:
         """None if requests can be served, else why not."""
         if not self.started:
             return "vLLM is starting"
-        if (failure := self.failure) is not None:
-            return failure
-        if (other := self.other) is not None:
-            return other
+        if (reason := self.failure or self.other) is not None:
+            return reason
         try:
             await self.client.get("/models", _READY_S)
         except UpstreamError as error:

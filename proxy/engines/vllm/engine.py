@@ -185,13 +185,10 @@ class VllmEngine:
             raise EngineError(
                 f"no request {request_id!r} is followed by the plugin. It is over, or runs with mode 'off'."
             )
-        stopped, why = 0, ""
-        for key in keys:
-            answers = await self._connection.ask(partial(Commander.stop_now, key=key))
-            stopped += any(answer.ok for answer in answers)  # one rank has it
-            why = answers[0].message
+        told = [await self._connection.ask(partial(Commander.stop_now, key=key)) for key in keys]
+        stopped = sum(any(answer.ok for answer in answers) for answers in told)  # one rank has each
         if not stopped:
-            raise EngineError(f"request {request_id!r} was not stopped: {why}")
+            raise EngineError(f"request {request_id!r} was not stopped: {told[0][0].message}")
         return stopped
 
     async def set_cap(self, mode: Mode) -> None:

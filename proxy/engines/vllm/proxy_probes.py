@@ -6,6 +6,7 @@ Knows settings, artefacts and what the plugin streams. Brings torch: imported on
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from desist.proxy.engines.vllm.wire import Hello, StopNow
 from desist.proxy.settings import Settings
 
 __all__ = ["ProxyProbes"]
+
+_SWITCH_S = 0.0005  # Python's own is ten times as long
 
 
 class ProxyProbes:
@@ -70,6 +73,8 @@ class ProxyProbes:
             cap=cap_of(hello),
         )
         torch.set_num_threads(1)  # a probe is small: a second thread costs more than it computes
+        # The scoring thread asks the event loop's thread for the interpreter after every call into torch.
+        sys.setswitchinterval(_SWITCH_S)
         probes.remote.start()
         return probes
 
