@@ -104,7 +104,7 @@ def _told_by_plugin(engine: Engine) -> list[Finding]:
     hello = getattr(engine, "hello", None)
     if hello is None:
         return []
-    from desist.proxy.engines.vllm.checks import TESTED
+    from desist.proxy.engines.vllm.config import TESTED
 
     known = hello.vllm in TESTED
     prints = ", ".join(f"{key} {value[:16]}" for key, value in sorted(hello.fingerprints.items()))

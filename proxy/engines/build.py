@@ -20,7 +20,7 @@ def build_engine(settings: Settings) -> Engine:
         assert settings.upstream is not None  # Settings refuses this engine without an address
         return UpstreamEngine(settings.upstream, min_answer_tokens=settings.control.min_answer_tokens)
     if settings.engine == "vllm":
-        from desist.proxy.engines.vllm.engine import VllmEngine
+        from desist.proxy.engines.vllm.beside.engine import VllmEngine
 
         return VllmEngine(settings)
     try:

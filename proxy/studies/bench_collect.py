@@ -15,7 +15,7 @@ from desist.proxy.batch_runs import BatchRunner
 from desist.proxy.collect import collect
 from desist.proxy.engines.embedded.artefacts import builtin_model
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.vllm.batch import vllm_runner
+from desist.proxy.engines.vllm.offline.runner import vllm_runner
 from desist.proxy.studies.builtin import Builtin, builtin_taps
 
 __all__ = ["collection_speeds"]

@@ -25,7 +25,7 @@ from desist.proxy.batch_runs import JobMaker, request_seed
 from desist.proxy.engines.embedded.artefacts import builtin_model, builtin_probes
 from desist.proxy.engines.embedded.sampler import Draw
 from desist.proxy.engines.vllm.config import PluginConfig
-from desist.proxy.engines.vllm.offline import Ask, OfflineEngine, start_offline
+from desist.proxy.engines.vllm.offline.engine import Ask, OfflineEngine, start_offline
 from desist.proxy.engines.vllm.params import to_xargs
 from desist.proxy.studies.bench_collect import collection_speeds
 from desist.proxy.studies.builtin import Builtin, builtin_problems, refuse_seen

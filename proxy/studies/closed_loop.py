@@ -14,7 +14,7 @@ from desist.controller import ModelProfile
 from desist.data.answers import extract_answer
 from desist.data.errors import EngineError
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.vllm.offline import Ask, Generator
+from desist.proxy.engines.vllm.offline.engine import Ask, Generator
 
 __all__ = ["Served", "answer_of", "closed_loop", "reasoning_of"]
 

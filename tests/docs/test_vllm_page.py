@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from desist.proxy.engines.vllm.checks import PROCESSOR
-from desist.proxy.engines.vllm.config import PluginConfig, config_of
-from desist.proxy.engines.vllm.counters import VllmCounters
+from desist.proxy.engines.vllm.beside.counters import VllmCounters
+from desist.proxy.engines.vllm.config import PROCESSOR, PluginConfig, config_of
 from desist.proxy.settings import VllmSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "vllm.md").read_text()

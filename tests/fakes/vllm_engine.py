@@ -62,8 +62,8 @@ class OfflineEngine:
     def start(cls, config: PluginConfig | None, model: Path = MODEL, **engine: Any) -> OfflineEngine:
         from vllm import LLM
 
-        from desist.proxy.engines.vllm import assembly
-        from desist.proxy.engines.vllm.checks import PROCESSOR
+        from desist.proxy.engines.vllm.config import PROCESSOR
+        from desist.proxy.engines.vllm.inside import assembly
 
         arguments: dict[str, Any] = {
             "dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "block_size": 32, "seed": 0,

@@ -11,9 +11,9 @@ from desist.controller import ModelProfile
 from desist.proxy.engines.embedded.artefacts import Scorers
 from desist.proxy.engines.embedded.sampler import Uniforms, choose
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.vllm.offline import Ask, News
-from desist.proxy.engines.vllm.runtime import RowOf, Runtime, Stream
-from desist.proxy.engines.vllm.scoring import Scoring
+from desist.proxy.engines.vllm.inside.runtime import RowOf, Runtime, Stream
+from desist.proxy.engines.vllm.inside.scoring import Scoring
+from desist.proxy.engines.vllm.offline.engine import Ask, News
 from desist.proxy.engines.vllm.wire import Event
 from tests.fakes.tiny_model import PROFILE, tiny_model
 

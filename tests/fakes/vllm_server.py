@@ -29,11 +29,11 @@ from desist.probes.lynx import LynxProbe
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.embedded.artefacts import Scorers
 from desist.proxy.engines.model import ModelFacts, read_model
-from desist.proxy.engines.vllm.commands import CommandInbox
+from desist.proxy.engines.vllm.inside.commands import CommandInbox
+from desist.proxy.engines.vllm.inside.publisher import Publisher
+from desist.proxy.engines.vllm.inside.runtime import RowOf, Runtime, Stream
+from desist.proxy.engines.vllm.inside.scoring import Scoring
 from desist.proxy.engines.vllm.params import read_params
-from desist.proxy.engines.vllm.publisher import Publisher
-from desist.proxy.engines.vllm.runtime import RowOf, Runtime, Stream
-from desist.proxy.engines.vllm.scoring import Scoring
 from desist.proxy.engines.vllm.wire import (
     WIRE_VERSION,
     CommandDone,

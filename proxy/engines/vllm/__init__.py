@@ -1,7 +1,5 @@
-"""desist and vLLM: a plugin that scores and stops inside the running batch, and the engine beside it.
+"""desist and vLLM: a plugin `inside`, the proxy's engine `beside`, and `offline` use in one process.
 
-Two sides share `wire`, `config`, `params` and `identity` and nothing else. Inside vLLM's processes: `plugin`
-(the entry point), `hooks` with `rows_v1` and `rows_v2`, `assembly`, `runtime`, `tracked`, `scoring`,
-`forcing`, `processor`, `admission`, `checks`, `publisher`, `commands`. In the proxy: `engine`, `run`,
-`child`, `subscriber`, `commander`, `remote`. Nothing imports vLLM at import time but `processor`.
+The sides share `wire`, `config`, `params`, `identity` and `sockets`. `processor` is the class that stands on
+vLLM's command line; nothing but it imports vLLM at import time.
 """

@@ -16,9 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from desist.controller import ModelProfile, get_profile
 from desist.data.errors import ControlError
 
-__all__ = ["SECTION", "PluginConfig", "config_of", "offset_endpoint"]
+__all__ = ["PROCESSOR", "SECTION", "TESTED", "PluginConfig", "config_of", "offset_endpoint"]
 
 SECTION = "desist"
+#: The class for vLLM's --logits-processors.
+PROCESSOR = "desist.proxy.engines.vllm.processor:DesistProcessor"
+#: vLLM releases that the tests run on.
+TESTED = ("0.32.0",)
 
 
 class PluginConfig(BaseModel):

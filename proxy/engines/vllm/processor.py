@@ -28,7 +28,7 @@ class DesistProcessor(RowsProcessor, SlotsProcessor):  # type: ignore[misc]
     @classmethod
     def validate_params(cls, params: Any) -> None:
         """Refuse a request whose `desist_*` fields make no sense; vLLM answers 400 with the text."""
-        from desist.proxy.engines.vllm.admission import check_request
+        from desist.proxy.engines.vllm.inside.admission import check_request
 
         check_request(params)
 
@@ -45,14 +45,14 @@ class DesistProcessor(RowsProcessor, SlotsProcessor):  # type: ignore[misc]
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
         """Force at the rows of this step. Never raises: an error leaves the logits as they are."""
         if self._installed is None:
-            from desist.proxy.engines.vllm.assembly import installed
+            from desist.proxy.engines.vllm.inside.assembly import installed
 
             self._installed = installed(self._config)
             if self._installed is None:
                 return logits
         runtime = self._installed.runtime
         if runtime.forces:
-            from desist.proxy.engines.vllm.forcing import apply_at_places, apply_at_rows
+            from desist.proxy.engines.vllm.inside.forcing import apply_at_places, apply_at_rows
 
             with runtime.guarded("forcing"):
                 if ctx is None:

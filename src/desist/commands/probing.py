@@ -109,7 +109,7 @@ def _running(
 
         yield load_model(folder), None
         return
-    from desist.proxy.engines.vllm.batch import vllm_runner
+    from desist.proxy.engines.vllm.offline.runner import vllm_runner
 
     with vllm_runner(
         folder, profile, taps=taps, token_tap=token_tap, max_rows=batch, arguments=arguments

@@ -13,7 +13,7 @@ import pytest
 
 from desist.data.errors import EngineError
 from desist.proxy.engines.embedded.sampler import Draw
-from desist.proxy.engines.vllm.offline import Ask
+from desist.proxy.engines.vllm.offline.engine import Ask
 from desist.proxy.studies.bench_vllm import ARMS, Ratio
 from desist.proxy.studies.closed_loop import answer_of, closed_loop, reasoning_of
 from tests.fakes.tiny_model import PROFILE, problems, tiny_model

@@ -1,0 +1,314 @@
+"""The plugin at work in one engine: rows of a step in, scores, decisions, forced tokens and events out.
+
+Runs between the forward pass and the sampler, on the host, for either model runner. Knows no runner and no
+socket. Fail-open: an error ends the control of the requests that it concerns, is counted and told, and vLLM
+goes on serving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from desist.controller import ModelProfile, StopReason
+from desist.controller.core import Action, Control, Mode, Policy
+from desist.controller.vocabulary import Vocabulary
+from desist.data.errors import ControlError
+from desist.proxy.engines.vllm.identity import identity_of
+from desist.proxy.engines.vllm.inside.scoring import Scoring, StreamType, TapRows, as_bytes
+from desist.proxy.engines.vllm.inside.tracked import Forced, Reading, Request, Tracked
+from desist.proxy.engines.vllm.params import AlphaPolicy, RequestControl, read_params
+from desist.proxy.engines.vllm.wire import Event, Identity, StopNow
+
+__all__ = ["Force", "RowOf", "Runtime", "Stream"]
+
+logger = logging.getLogger(__name__)
+
+
+class RowOf(NamedTuple):
+    """One row of logits of a live request: where it stands and the token that it has just read."""
+
+    request_id: str
+    row: int
+    slot: int
+    position: int
+    token: int
+    draft: bool = False
+
+
+class Force(NamedTuple):
+    """What the sampler must do at a row, which is found again by (slot, position)."""
+
+    row: int
+    slot: int
+    position: int
+    what: Forced
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Hidden states that leave the engine. `token_layer` is kept for every reasoning token."""
+
+    layers: tuple[int, ...] = ()
+    dtype: StreamType | None = None
+    token_layer: int | None = None
+
+
+@dataclass(slots=True)
+class Runtime:
+    """One engine's plugin. `sinks` get the events of each step, in the thread that runs it."""
+
+    profile: ModelProfile
+    vocabulary: Vocabulary
+    scoring: Scoring
+    certificates: Sequence[AlphaPolicy] = ()
+    stream: Stream = Stream()
+    min_answer_tokens: int = 256
+    score_here: bool = True
+    outside: bool = True
+    cap: Mode = "active"
+    sinks: list[Callable[[Sequence[Event]], None]] = field(default_factory=list)
+    forces: list[Force] = field(default_factory=list)
+    errors: int = 0
+    tracked: dict[str, Tracked] = field(default_factory=dict)
+    _identities: dict[Identity, str] = field(default_factory=dict)
+    _events: list[Event] = field(default_factory=list)
+
+    def entered(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int],
+        max_tokens: int | None,
+        extra_args: Mapping[str, Any] | None,
+        *,
+        structured: bool = False,
+    ) -> None:
+        """A request was scheduled for the first time (or again, after a preemption: then it is known)."""
+        known = self.tracked.get(request_id)
+        if known is not None and known.request.prompt_ids == tuple(prompt_ids):
+            return
+        asked = read_params(extra_args)
+        if asked is None:
+            return
+        self.left([request_id])
+        control, why = self._control(asked)
+        one = Tracked.of(
+            Request(request_id, tuple(prompt_ids), max_tokens, structured),
+            identity_of(request_id, asked.key or request_id, self._identities.__contains__),
+            self.profile,
+            self.vocabulary,
+            control,
+            min_answer_tokens=asked.min_answer_tokens or self.min_answer_tokens,
+            uncontrolled=why,
+        )
+        one.scoring = self.scoring
+        self.tracked[request_id] = one
+        one.session.cap(self.cap)  # after it is tracked: another thread may lower the cap at any time
+        self._identities[one.identity] = request_id
+        self._events.append(one.opened())
+
+    def left(self, request_ids: Iterable[str]) -> None:
+        """Requests have ended: answered, cut or aborted."""
+        for request_id in request_ids:
+            one = self.tracked.pop(request_id, None)
+            if one is not None:
+                self._identities.pop(one.identity, None)
+                self._events += [*one.commit(one.committed), one.closed()]
+
+    def step(self, rows: Sequence[RowOf], taps: TapRows) -> None:
+        """Score, decide and force for one step. Without drafts everything is committed at once."""
+        self.forces = []
+        waves = _waves(rows)
+        for wave in waves:
+            self._wave(wave, taps, final=len(waves) == 1)
+        self.flush()
+
+    def commit(self, request_id: str, tokens: int) -> None:
+        """The sampler took the rows of a request up to `tokens` generated ones; the others are void."""
+        one = self.tracked.get(request_id)
+        if one is not None:
+            self._events += one.commit(tokens)
+
+    def flush(self) -> None:
+        """Hand the events so far to the sinks."""
+        if self._events:
+            events, self._events = self._events, []
+            for sink in self.sinks:
+                with self.guarded("an event sink"):
+                    sink(events)
+
+    def limit(self, cap: Mode) -> None:
+        """The kill switch: no request may use a higher mode from now on. Raising it is for new requests."""
+        self.cap = cap
+        for one in list(self.tracked.values()):
+            one.session.cap(cap)
+
+    def stop_now(self, command: StopNow) -> int:
+        """Ask for a stop from outside; how many running choices it concerns."""
+        reason = StopReason(command.reason)
+        asked = [
+            one
+            for one in self.tracked.values()
+            if (one.identity == command.identity if command.identity else one.identity.key == command.key)
+        ]
+        for one in asked:
+            if reason is StopReason.MANUAL or one.mode == "active":
+                one.session.stop_now(
+                    reason, index=command.index, score=command.score, certified=command.certified
+                )
+        return len(asked)
+
+    @contextmanager
+    def guarded(self, what: str, concerned: Iterable[Tracked] = ()) -> Iterator[None]:
+        """Errors inside end the control of the requests concerned, and nothing else."""
+        try:
+            yield
+        except Exception as error:
+            self._failed(what, error, concerned)
+
+    def _failed(self, what: str, error: Exception, concerned: Iterable[Tracked]) -> None:
+        self.errors += 1
+        if self.errors <= 10 or self.errors % 1000 == 0:
+            logger.error("desist: %s failed (error %d); serving goes on", what, self.errors, exc_info=error)
+        for one in concerned:
+            one.give_up(f"{what} failed: {type(error).__name__}: {error}"[:200])
+
+    def _control(self, asked: RequestControl) -> tuple[Control, str | None]:
+        """The control of a request, and why its scores decide nothing, if so."""
+        try:
+            control = asked.control(self.certificates)
+        except ControlError as error:  # the frontend refuses these; its certificates may have been newer
+            return replace(asked.asked, policy=Policy()), str(error)
+        scorer = control.policy.scorer
+        idle = control.policy.lam is None or control.mode == "off" or not self.score_here
+        if idle or scorer in self.scoring.names:
+            return control, None
+        return control, f"the policy decides by scorer '{scorer}', which this engine does not compute"
+
+    def _wave(self, rows: Sequence[RowOf], taps: TapRows, *, final: bool) -> None:
+        """At most one row of each request."""
+        reasoning: list[tuple[RowOf, Tracked, Reading]] = []
+        seen: list[tuple[RowOf, Tracked]] = []
+        for row in rows:
+            one = self.tracked.get(row.request_id)
+            if one is None or not one.is_news(row.position):
+                continue
+            try:
+                reading = one.take(row.position, row.token)
+            except Exception as error:
+                self._failed("reading a token", error, (one,))
+                continue
+            seen.append((row, one))
+            if reading is not None and self._matters(one, reading):
+                reasoning.append((row, one, reading))
+        if reasoning:
+            scores = self._scores(reasoning, taps)
+            hidden = self._hidden(reasoning, taps)
+            for row, one, reading in reasoning:
+                with self.guarded("deciding", (one,)):
+                    self._decide(one, reading, scores.get(row.row, {}), hidden.get(row.row))
+        for row, one in seen:
+            if final:
+                self._events += one.commit(one.read)
+            what = one.forced()
+            if what.token is not None or what.locked:
+                self.forces.append(Force(row.row, row.slot, row.position, what))
+
+    def _matters(self, one: Tracked, reading: Reading) -> bool:
+        """Whether anything is to be read or decided at this row: most tokens are plain words."""
+        if reading.boundary is not None or self.stream.token_layer is not None:
+            return True
+        if one.scoring.streams and self.score_here and one.mode != "off":
+            return True
+        return one.session.machine.watches(one.session.detector.position)
+
+    def _decide(
+        self, one: Tracked, reading: Reading, scores: Mapping[str, float], hidden: bytes | None
+    ) -> None:
+        if one.failed:
+            return
+        boundary = reading.boundary
+        decision = one.decide(boundary, scores)
+        if boundary is not None:
+            one.tell_boundary(boundary, scores, decision, hidden, self.stream.dtype if hidden else None)
+        if decision.action is Action.STOP:
+            one.tell_stop(decision)
+
+    def _scores(
+        self, reasoning: Sequence[tuple[RowOf, Tracked, Reading]], taps: TapRows
+    ) -> dict[int, dict[str, float]]:
+        """Scores by row, of boundaries whose request wants them. One set of probes, save after a reload."""
+        found: dict[int, dict[str, float]] = {}
+        wanted: dict[int, list[tuple[RowOf, Tracked, Reading]]] = {}
+        for each in reasoning:
+            if self.score_here and each[1].mode != "off" and not each[1].failed:
+                wanted.setdefault(id(each[1].scoring), []).append(each)
+        for part in wanted.values():
+            self._scores_of(part[0][1].scoring, part, taps, found)
+        return found
+
+    def _scores_of(
+        self,
+        scoring: Scoring,
+        wanted: Sequence[tuple[RowOf, Tracked, Reading]],
+        taps: TapRows,
+        found: dict[int, dict[str, float]],
+    ) -> None:
+        at = [(row, one) for row, one, reading in wanted if reading.boundary is not None]
+        found.update((row.row, {}) for row, _ in at)
+        with self.guarded("the probe", [one for _, one in at]):
+            rows = [row.row for row, _ in at]
+            for number, score in zip(rows, scoring.boundary_scores(taps, rows), strict=False):
+                found[number]["probe"] = score
+        counted = [(row, one) for row, one, reading in wanted if reading.counted]
+        if scoring.streams and counted:
+            with self.guarded("the streaming probe", [one for _, one in counted]):
+                self._stream_scores(scoring, counted, taps, found)
+
+    def _stream_scores(
+        self,
+        scoring: Scoring,
+        counted: Sequence[tuple[RowOf, Tracked]],
+        taps: TapRows,
+        found: dict[int, dict[str, float]],
+    ) -> None:
+        states = [one.rom_states[-1][1] if one.rom_states else scoring.initial_state() for _, one in counted]
+        fresh, scores = scoring.stream_scores(taps, [row.row for row, _ in counted], states)
+        for (row, one), state, score in zip(counted, fresh, scores, strict=True):
+            # Older states than the last committed one are never needed again.
+            kept = [entry for entry in one.rom_states if entry[0] >= one.committed]
+            one.rom_states = [*(kept or one.rom_states[-1:]), (one.read, state)]
+            if row.row in found:
+                found[row.row]["rom"] = score
+
+    def _hidden(self, reasoning: Sequence[tuple[RowOf, Tracked, Reading]], taps: TapRows) -> dict[int, bytes]:
+        """Streamed hidden states by row; tokens' hidden states are kept with their request."""
+        stream = self.stream
+        found: dict[int, bytes] = {}
+        at = [row.row for row, _, reading in reasoning if reading.boundary is not None]
+        if stream.dtype is not None and stream.layers and at:
+            with self.guarded("streaming hidden states"):
+                found = dict(zip(at, as_bytes(taps.read(stream.layers, at), stream.dtype), strict=True))
+        counted = [(row, one) for row, one, reading in reasoning if reading.counted]
+        if stream.token_layer is not None and counted:
+            with self.guarded("keeping hidden states of tokens"):
+                rows = as_bytes(taps.read([stream.token_layer], [row.row for row, _ in counted]), "float32")
+                for (_, one), kept in zip(counted, rows, strict=True):
+                    one.token_rows.append((one.read, kept))
+        return found
+
+
+def _waves(rows: Sequence[RowOf]) -> list[list[RowOf]]:
+    """The rows in groups that hold at most one row of each request, in order of position."""
+    waves: list[list[RowOf]] = []
+    depth: dict[str, int] = {}
+    for row in rows:
+        place = depth.get(row.request_id, 0)
+        depth[row.request_id] = place + 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(row)
+    return waves

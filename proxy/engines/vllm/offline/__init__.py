@@ -1,0 +1,1 @@
+"""vLLM in this process, in bulk: collections and measurements without a server."""

