@@ -47,7 +47,7 @@ def test_the_built_in_reasoner() -> None:
     assert launch.url == f"http://127.0.0.1:{value(launch, '--port')}"
     made = config(launch)
     assert (made.profile, made.decide, made.stream) == ("desist-reasoner", "engine", None)
-    assert (made.probe, made.rom) == builtin_probes()
+    assert (made.probe, made.rom) == (builtin_probes()[0], None)  # a streaming probe is asked for
     assert made.certificates == certificate_paths(Settings(engine="vllm")) != ()
     assert (made.events, made.commands) == (launch.events[0], launch.commands[0])
     assert launch.events[0].startswith("ipc://")
