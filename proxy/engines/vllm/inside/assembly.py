@@ -60,7 +60,7 @@ class Installed:
         """The last tap, after the final norm."""
         return self.facts.n_layers
 
-    def before_step(self) -> None:
+    def obey_commands(self) -> None:
         """Obey the commands that have come. Never waits."""
         if self.inbox is not None:
             for command, prepared in self.inbox.take():

@@ -53,7 +53,7 @@ def hook_runner(runner: Any, vllm_config: Any, config: PluginConfig) -> None:
         plugin = installed(vllm_config)
         if plugin is not None:
             with plugin.runtime.guarded("taking in requests"):
-                plugin.before_step()
+                plugin.obey_commands()
                 _schedule(plugin, scheduler_output)
         return original["execute_model"](scheduler_output, *args, **kwargs)
 

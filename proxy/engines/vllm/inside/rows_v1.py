@@ -62,6 +62,7 @@ def live_rows(runner: Any, scheduled: dict[str, int], tracked: Any) -> list[RowO
 
 
 def _step(runner: Any, plugin: Installed, state: Any) -> None:
+    plugin.obey_commands()  # a decision from outside had the whole forward pass to arrive
     rows = live_rows(runner, state.scheduler_output.num_scheduled_tokens, plugin.runtime.tracked)
     if not rows:
         return

@@ -40,6 +40,7 @@ def hook_sampling(runner: Any, vllm_config: Any) -> None:
         runtime.forces, rows = [], []
         if runtime.tracked:
             with runtime.guarded("a step", runtime.tracked.values()), torch.inference_mode():
+                plugin.obey_commands()  # a decision from outside had the whole forward pass to arrive
                 rows = live_rows(input_batch, runtime.tracked)
                 taps = StepTaps(
                     hidden_states, kept[0], plugin.inner_layers, plugin.n_layers, input_batch.logits_indices
