@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -70,6 +71,9 @@ async def _run(
     with _ending_the_start() as start:
         async with app.router.lifespan_context(app):
             start.over()
+            # What was loaded stays. To look through it again would stop all streams for a moment.
+            gc.collect()
+            gc.freeze()
             server.told_started = lambda: announce(_address(sock)) if announce else None
             await server.serve(sockets=[sock])
 

@@ -50,7 +50,12 @@ class HiddenScorer:
         self._columns = None if columns == list(range(self._width)) else torch.tensor(columns)
 
     def warm_up(self) -> None:
-        """Score once for nothing: the first call of a thread takes many times as long as the next ones."""
+        """Score once for nothing: the first call of a thread takes many times as long as the next ones.
+
+        Each thread has its own count of helpers: a probe is small, and to wait for a second core costs more
+        than it computes.
+        """
+        torch.set_num_threads(1)
         self.scores([(bytes(4 * self._width), "float32")])
 
     def scores(self, rows: Sequence[tuple[bytes, str | None]]) -> list[float]:

@@ -6,11 +6,10 @@ Knows settings, artefacts and what the plugin streams. Brings torch: imported on
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import torch
 
 from desist.data.errors import EngineError
 from desist.proxy.engines.embedded.artefacts import load_scorers
@@ -72,9 +71,11 @@ class ProxyProbes:
             waiting=settings.vllm.waiting,
             cap=cap_of(hello),
         )
-        torch.set_num_threads(1)  # a probe is small: a second thread costs more than it computes
         # The scoring thread asks the event loop's thread for the interpreter after every call into torch.
         sys.setswitchinterval(_SWITCH_S)
+        # What was loaded stays: to look through it all again would stop everything for a moment.
+        gc.collect()
+        gc.freeze()
         probes.remote.start()
         return probes
 
