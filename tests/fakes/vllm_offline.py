@@ -11,7 +11,8 @@ from desist.controller import ModelProfile
 from desist.proxy.engines.embedded.artefacts import Scorers
 from desist.proxy.engines.embedded.sampler import Uniforms, choose
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.vllm.inside.runtime import RowOf, Runtime, Stream
+from desist.proxy.engines.vllm.inside.evidence import RowOf, Stream
+from desist.proxy.engines.vllm.inside.runtime import Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring
 from desist.proxy.engines.vllm.offline.engine import Ask, News
 from desist.proxy.engines.vllm.wire import Event

@@ -30,8 +30,9 @@ from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.embedded.artefacts import Scorers
 from desist.proxy.engines.model import ModelFacts, read_model
 from desist.proxy.engines.vllm.inside.commands import CommandInbox
+from desist.proxy.engines.vllm.inside.evidence import RowOf, Stream
 from desist.proxy.engines.vllm.inside.publisher import Publisher
-from desist.proxy.engines.vllm.inside.runtime import RowOf, Runtime, Stream
+from desist.proxy.engines.vllm.inside.runtime import Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring
 from desist.proxy.engines.vllm.params import read_params
 from desist.proxy.engines.vllm.wire import (

@@ -17,7 +17,8 @@ from desist.data.errors import EngineError, ProbeError
 from desist.proxy.engines.embedded.artefacts import Scorers, load_scorers
 from desist.proxy.engines.model import ModelFacts, read_model
 from desist.proxy.engines.vllm.config import PluginConfig, offset_endpoint
-from desist.proxy.engines.vllm.inside.runtime import Runtime, Stream
+from desist.proxy.engines.vllm.inside.evidence import Stream
+from desist.proxy.engines.vllm.inside.runtime import Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring, layer_of
 from desist.proxy.engines.vllm.params import AlphaPolicy
 from desist.proxy.engines.vllm.wire import (

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from desist.proxy.engines.vllm.inside.assembly import Installed, installed
-from desist.proxy.engines.vllm.inside.runtime import RowOf
+from desist.proxy.engines.vllm.inside.evidence import RowOf
 from desist.proxy.engines.vllm.inside.taps import StepTaps
 
 __all__ = ["INTERNALS", "hook_sampling", "live_rows"]

@@ -18,25 +18,15 @@ from desist.controller.core import Action, Control, Mode, Policy
 from desist.controller.vocabulary import Vocabulary
 from desist.data.errors import ControlError
 from desist.proxy.engines.vllm.identity import identity_of
-from desist.proxy.engines.vllm.inside.scoring import Scoring, StreamType, TapRows, as_bytes
+from desist.proxy.engines.vllm.inside.evidence import Judged, RowOf, Stream, hidden_of, scores_of
+from desist.proxy.engines.vllm.inside.scoring import Scoring, TapRows
 from desist.proxy.engines.vllm.inside.tracked import Forced, Reading, Request, Tracked
 from desist.proxy.engines.vllm.params import AlphaPolicy, RequestControl, read_params
 from desist.proxy.engines.vllm.wire import Event, Identity, StopNow
 
-__all__ = ["Force", "RowOf", "Runtime", "Stream"]
+__all__ = ["Force", "Runtime"]
 
 logger = logging.getLogger(__name__)
-
-
-class RowOf(NamedTuple):
-    """One row of logits of a live request: where it stands and the token that it has just read."""
-
-    request_id: str
-    row: int
-    slot: int
-    position: int
-    token: int
-    draft: bool = False
 
 
 class Force(NamedTuple):
@@ -48,15 +38,6 @@ class Force(NamedTuple):
     what: Forced
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Hidden states that leave the engine. `token_layer` is kept for every reasoning token."""
-
-    layers: tuple[int, ...] = ()
-    dtype: StreamType | None = None
-    token_layer: int | None = None
-
-
 @dataclass(slots=True)
 class Runtime:
     """One engine's plugin. `sinks` get the events of each step, in the thread that runs it."""
@@ -65,7 +46,7 @@ class Runtime:
     vocabulary: Vocabulary
     scoring: Scoring
     certificates: Sequence[AlphaPolicy] = ()
-    stream: Stream = Stream()
+    stream: Stream = field(default_factory=Stream)
     min_answer_tokens: int = 256
     score_here: bool = True
     outside: bool = True
@@ -190,7 +171,7 @@ class Runtime:
 
     def _wave(self, rows: Sequence[RowOf], taps: TapRows, *, final: bool) -> None:
         """At most one row of each request."""
-        reasoning: list[tuple[RowOf, Tracked, Reading]] = []
+        reasoning: list[Judged] = []
         seen: list[tuple[RowOf, Tracked]] = []
         for row in rows:
             one = self.tracked.get(row.request_id)
@@ -203,10 +184,10 @@ class Runtime:
                 continue
             seen.append((row, one))
             if reading is not None and self._matters(one, reading):
-                reasoning.append((row, one, reading))
+                reasoning.append(Judged(row, one, reading))
         if reasoning:
-            scores = self._scores(reasoning, taps)
-            hidden = self._hidden(reasoning, taps)
+            scores = scores_of(reasoning, taps, self.guarded) if self.score_here else {}
+            hidden = hidden_of(reasoning, taps, self.stream, self.guarded)
             for row, one, reading in reasoning:
                 with self.guarded("deciding", (one,)):
                     self._decide(one, reading, scores.get(row.row, {}), hidden.get(row.row))
@@ -236,69 +217,6 @@ class Runtime:
             one.tell_boundary(boundary, scores, decision, hidden, self.stream.dtype if hidden else None)
         if decision.action is Action.STOP:
             one.tell_stop(decision)
-
-    def _scores(
-        self, reasoning: Sequence[tuple[RowOf, Tracked, Reading]], taps: TapRows
-    ) -> dict[int, dict[str, float]]:
-        """Scores by row, of boundaries whose request wants them. One set of probes, save after a reload."""
-        found: dict[int, dict[str, float]] = {}
-        wanted: dict[int, list[tuple[RowOf, Tracked, Reading]]] = {}
-        for each in reasoning:
-            if self.score_here and each[1].mode != "off" and not each[1].failed:
-                wanted.setdefault(id(each[1].scoring), []).append(each)
-        for part in wanted.values():
-            self._scores_of(part[0][1].scoring, part, taps, found)
-        return found
-
-    def _scores_of(
-        self,
-        scoring: Scoring,
-        wanted: Sequence[tuple[RowOf, Tracked, Reading]],
-        taps: TapRows,
-        found: dict[int, dict[str, float]],
-    ) -> None:
-        at = [(row, one) for row, one, reading in wanted if reading.boundary is not None]
-        found.update((row.row, {}) for row, _ in at)
-        with self.guarded("the probe", [one for _, one in at]):
-            rows = [row.row for row, _ in at]
-            for number, score in zip(rows, scoring.boundary_scores(taps, rows), strict=False):
-                found[number]["probe"] = score
-        counted = [(row, one) for row, one, reading in wanted if reading.counted]
-        if scoring.streams and counted:
-            with self.guarded("the streaming probe", [one for _, one in counted]):
-                self._stream_scores(scoring, counted, taps, found)
-
-    def _stream_scores(
-        self,
-        scoring: Scoring,
-        counted: Sequence[tuple[RowOf, Tracked]],
-        taps: TapRows,
-        found: dict[int, dict[str, float]],
-    ) -> None:
-        states = [one.rom_states[-1][1] if one.rom_states else scoring.initial_state() for _, one in counted]
-        fresh, scores = scoring.stream_scores(taps, [row.row for row, _ in counted], states)
-        for (row, one), state, score in zip(counted, fresh, scores, strict=True):
-            # Older states than the last committed one are never needed again.
-            kept = [entry for entry in one.rom_states if entry[0] >= one.committed]
-            one.rom_states = [*(kept or one.rom_states[-1:]), (one.read, state)]
-            if row.row in found:
-                found[row.row]["rom"] = score
-
-    def _hidden(self, reasoning: Sequence[tuple[RowOf, Tracked, Reading]], taps: TapRows) -> dict[int, bytes]:
-        """Streamed hidden states by row; tokens' hidden states are kept with their request."""
-        stream = self.stream
-        found: dict[int, bytes] = {}
-        at = [row.row for row, _, reading in reasoning if reading.boundary is not None]
-        if stream.dtype is not None and stream.layers and at:
-            with self.guarded("streaming hidden states"):
-                found = dict(zip(at, as_bytes(taps.read(stream.layers, at), stream.dtype), strict=True))
-        counted = [(row, one) for row, one, reading in reasoning if reading.counted]
-        if stream.token_layer is not None and counted:
-            with self.guarded("keeping hidden states of tokens"):
-                rows = as_bytes(taps.read([stream.token_layer], [row.row for row, _ in counted]), "float32")
-                for (_, one), kept in zip(counted, rows, strict=True):
-                    one.token_rows.append((one.read, kept))
-        return found
 
 
 def _waves(rows: Sequence[RowOf]) -> list[list[RowOf]]:

@@ -11,8 +11,8 @@ import torch
 
 from desist.data.errors import EngineError
 from desist.proxy.engines.vllm.inside import rows_v1, rows_v2
+from desist.proxy.engines.vllm.inside.evidence import RowOf
 from desist.proxy.engines.vllm.inside.hooks import require_internals
-from desist.proxy.engines.vllm.inside.runtime import RowOf
 
 
 def v1_runner(known: list[list[int]], computed: list[int], fed: list[list[int]], *, is_async: bool) -> Any:

@@ -10,8 +10,9 @@ import torch
 
 from desist.controller import ModelProfile
 from desist.proxy.engines.embedded.artefacts import Scorers
+from desist.proxy.engines.vllm.inside.evidence import RowOf, Stream
 from desist.proxy.engines.vllm.inside.forcing import LOCKED, apply_at_places, apply_at_rows
-from desist.proxy.engines.vllm.inside.runtime import Force, RowOf, Runtime, Stream
+from desist.proxy.engines.vllm.inside.runtime import Force, Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring, as_bytes
 from desist.proxy.engines.vllm.inside.tracked import Forced
 from desist.proxy.engines.vllm.wire import Closed, Opened, Scored, Stopped
