@@ -12,10 +12,11 @@ import copy
 import re
 from collections.abc import Iterable
 
-__all__ = ["HoldOff", "held_places"]
+__all__ = ["SPECIAL", "HoldOff", "held_places"]
 
 _ITEM = re.compile(r'[`~$\\{}"\[\]\n]|[^`~$\\{}"\[\]\n]+')
-_SPECIAL = re.compile(r'[`~$\\{}"\[\]\n]')
+#: Characters that can open or close a zone, and line ends; text without them changes none.
+SPECIAL = re.compile(r'[`~$\\{}"\[\]\n]')
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _NO_OBJECT_AFTER = re.compile(r"[\w\\^})]")
 _LIMITS = {"fence": 16_000, "dollars": 2_000, "bracket": 2_000, "environment": 2_000, "object": 4_000}
@@ -53,7 +54,7 @@ class HoldOff:
 
     def feed(self, text: str) -> None:
         """Read the next piece of reasoning."""
-        if self._zone or self._brace or _SPECIAL.search(text):
+        if self._zone or self._brace or SPECIAL.search(text):
             for item in _ITEM.findall(text):
                 self._step(item)
         elif text:  # most text: no zone is open and none begins

@@ -13,14 +13,12 @@ from functools import lru_cache
 from typing import Any, cast
 
 from desist.controller.cues import CueMatcher
+from desist.controller.holdoff import SPECIAL
 from desist.controller.profile import ModelProfile
 from desist.controller.tags import Tag
 from desist.controller.vocabulary import Vocabulary
 
 __all__ = ["Lexicon", "lexicon"]
-
-# What the hold-off zones look at, and line ends.
-_TELLING = re.compile(r'[`~$\\{}"\[\]\n]')
 
 
 class Lexicon:
@@ -54,7 +52,7 @@ class Lexicon:
             text = self._vocabulary.token_bytes(token_id).decode()
         except UnicodeDecodeError:  # a part of a character
             return None
-        if not text or _TELLING.search(text):
+        if not text or SPECIAL.search(text):
             return None
         plain = _plain(text)
         if len(plain) != len(text):  # a character whose small letter is two: places would not agree
