@@ -149,6 +149,30 @@ class BoundaryDetector:
             self._checkpoints.append(self._state.copy())
         return boundary
 
+    def says_nothing(self, token_id: int) -> bool:
+        """Whether a token can be no boundary and open or close nothing, wherever it stands."""
+        return self._words.inert(token_id) is not None
+
+    def skip(self, token_ids: Sequence[int]) -> None:
+        """Read tokens that say nothing, as `push` would each of them, at once."""
+        state, history = self._state, self._history
+        if not state.thinking or state.pending:
+            for token_id in token_ids:
+                self.push(token_id)
+            return
+        texts = [self._words.inert(token_id) or "" for token_id in token_ids]
+        start = 0
+        while start < len(texts):
+            end = min(len(texts), start + _CHECKPOINT - len(history) % _CHECKPOINT)
+            self._unread += texts[start:end]
+            history += token_ids[start:end]
+            state.tokens += end - start
+            state.position += end - start
+            if len(history) % _CHECKPOINT == 0:
+                self._settle()
+                self._checkpoints.append(state.copy())
+            start = end
+
     def replay(self, token_ids: Iterable[int]) -> tuple[Boundary, ...]:
         """Start again after the prompt and read these tokens: the state from a token history."""
         self.rewind(0)

@@ -146,9 +146,19 @@ class StopMachine:
                 return self._stop(Decision(Action.STOP, StopReason.BUDGET, position))
         return Decision(Action.CONTINUE, StopReason.NONE, position)
 
+    @property
+    def watch_from(self) -> int | None:
+        """The position from which on `advance` may do anything; None: nowhere."""
+        return 0 if self._asked is not None else self.hard_limit
+
     def watches(self, position: int) -> bool:
         """Whether `advance` may do anything at a token here; most tokens need not be asked about."""
-        return self._asked is not None or (self.hard_limit is not None and position >= self.hard_limit)
+        return self.watch_from is not None and position >= self.watch_from
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing but a score could stop at a boundary: no budget, no reserve, nothing asked for."""
+        return self._asked is None and self.soft_limit is None
 
     def stop_now(
         self,

@@ -75,6 +75,17 @@ class Session:
         """Read one sampled token; the boundary it completes. Not for forced or answer tokens."""
         return self.detector.push(token_id)
 
+    def skip(self, token_ids: Sequence[int]) -> None:
+        """Read tokens that say nothing (see `BoundaryDetector.says_nothing`): nothing is decided at them."""
+        self.detector.skip(token_ids)
+
+    def decide_late(self, boundary: Boundary, scores: Mapping[str, float], *, held: bool) -> Decision:
+        """Decide at a boundary that was passed before its score was there, and where nothing could stop.
+
+        `held`: whether a hold-off zone was open there.
+        """
+        return self._at_boundary(boundary, scores, held)
+
     def decide(self, boundary: Boundary | None, scores: Mapping[str, float] | None = None) -> Decision:
         """Decide after the token just pushed. A policy whose scorer is not in `scores` has no evidence."""
         detector, machine = self.detector, self.machine
@@ -84,8 +95,12 @@ class Session:
             if machine.stopped is None and not machine.watches(detector.position):
                 return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
             return machine.advance(detector.position, held=detector.held, whole=not detector.mid_character)
-        scores = dict(scores or {})
-        decision = machine.at_boundary(boundary, scores.get(self.control.policy.scorer), held=detector.held)
+        return self._at_boundary(boundary, scores or {}, detector.held)
+
+    def _at_boundary(self, boundary: Boundary, scores: Mapping[str, float], held: bool) -> Decision:
+        scores = dict(scores)
+        score = scores.get(self.control.policy.scorer)
+        decision = self.machine.at_boundary(boundary, score, held=held)
         if not self.scored or self.scored[-1].boundary.position < boundary.position:
             self.scored.append(Scored(boundary, scores, decision))
         return decision

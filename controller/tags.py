@@ -13,7 +13,8 @@ from desist.controller.vocabulary import Vocabulary
 __all__ = ["Tag", "after_header", "ends_with"]
 
 _MARK = b"\xff"  # stands before an added token where bytes are searched; never occurs in UTF-8
-_FIRST_SPAN = 64  # tokens at the end of a prompt that are searched first
+_FIRST_SPAN = 16  # tokens at the end of a prompt that are searched first
+_END_SPAN = 64  # tokens in which a tag at the very end must begin
 
 
 class Tag:
@@ -69,7 +70,7 @@ def after_header(
 
 def ends_with(tag: Tag, vocabulary: Vocabulary, prompt_ids: Sequence[int]) -> bool:
     """Whether a prompt ends in this tag, white space aside."""
-    return _marked(prompt_ids[-_FIRST_SPAN:], vocabulary).rstrip().endswith(tag.marked)
+    return _marked(prompt_ids[-_END_SPAN:], vocabulary).rstrip().endswith(tag.marked)
 
 
 def _pattern(header: str, vocabulary: Vocabulary) -> bytes:

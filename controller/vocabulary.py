@@ -12,6 +12,8 @@ from desist.data.errors import ControlError
 
 __all__ = ["TokenizerVocabulary", "Vocabulary"]
 
+#: Texts whose ids are kept: tags, headers and hand-offs, which each request asks for.
+_SHORT, _MOST_KEPT = 256, 1024
 _SPACE = "\u2581"  # how sentencepiece writes a space
 
 
@@ -72,6 +74,7 @@ class TokenizerVocabulary:
         self._size = len(tokenizer)
         self._spell = _spelling(tokenizer)
         self._bytes: dict[int, bytes] = {}
+        self._encoded: dict[str, tuple[int, ...]] = {}
 
     def token_bytes(self, token_id: int) -> bytes:
         known = self._bytes.get(token_id)
@@ -86,7 +89,12 @@ class TokenizerVocabulary:
         return self._tags.get(text)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        known = self._encoded.get(text)
+        if known is None:
+            known = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            if len(text) <= _SHORT and len(self._encoded) < _MOST_KEPT:
+                self._encoded[text] = known
+        return known
 
     def _look_up(self, token_id: int) -> bytes:
         added = self._added.get(token_id)

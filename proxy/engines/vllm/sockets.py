@@ -1,16 +1,16 @@
-"""A ZeroMQ socket that is bound at once and then served by one thread of its own.
+"""A ZeroMQ socket that the engine's own steps use, and a thread that looks after it while there are none.
 
-Knows threads, waking and closing; nothing of what the messages mean. Nothing here makes another thread
-wait for the network.
+Knows threads, turns and closing; nothing of what the messages mean. Sending and reading happen in whatever
+thread has its turn, without ever waiting for the network or for a turn: a message that is handed to another
+thread waits for the interpreter, for up to half a second beside a busy engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import zmq
 
@@ -21,6 +21,8 @@ __all__ = ["BoundSocket"]
 logger = logging.getLogger(__name__)
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 _READS_A_TURN = 256
+#: How long a message may wait where no step comes: an engine without requests, or in a long prefill.
+_EVERY_S = 0.02
 
 
 class BoundSocket:
@@ -48,69 +50,53 @@ class BoundSocket:
                 "--additional-config, such as tcp://127.0.0.1:0 for any free port."
             ) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        # A pair of sockets, not a pipe: a wake after close is then an error, never a byte in another's file.
-        self._sleeper, self._waker = socket.socketpair()
-        self._sleeper.setblocking(False)
-        self._waker.setblocking(False)
-        self._closing = False
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
         self._linger_ms = 0
         self._thread: threading.Thread | None = None
 
-    def serve(self, read: Callable[[list[bytes]], None], work: Callable[[], bool]) -> None:
-        """Start the thread: `read` gets each message; `work` runs after each wake, again if it says True."""
+    def serve(self, look: Callable[[], None]) -> None:
+        """Start the thread: it calls `look` every 20 ms, and once more when the socket is closed."""
         self._thread = threading.Thread(
-            target=self._serve, args=(read, work), name=f"desist-{self._what}", daemon=True
+            target=self._serve, args=(look,), name=f"desist-{self._what}", daemon=True
         )
         self._thread.start()
 
-    def wake(self) -> None:
-        """Have `work` run soon. From any thread; never waits, never raises."""
-        with contextlib.suppress(OSError):  # full: it is awake already; closed: nobody is there to wake
-            self._waker.send(b"\0")
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Whether the socket may be used inside the `with`: no other thread does. Never waits for it."""
+        mine = self._turn.acquire(blocking=False)
+        try:
+            yield mine and not self._socket.closed
+        finally:
+            if mine:
+                self._turn.release()
+
+    def read(self) -> list[list[bytes]]:
+        """The messages that are there. Only in one's turn."""
+        found: list[list[bytes]] = []
+        while len(found) < _READS_A_TURN and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            found.append(self._socket.recv_multipart(zmq.NOBLOCK))
+        return found
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send from within `read` or `work`. Raises `zmq.Again` rather than wait."""
+        """Send, only in one's turn. Raises `zmq.Again` rather than wait."""
         self._socket.send_multipart(frames, zmq.NOBLOCK)
 
     def close(self, timeout_s: float) -> None:
         """Do the work that is left, give it `timeout_s` seconds to leave the machine, end the thread."""
         self._linger_ms = max(0, int(timeout_s * 1000))
-        self._closing = True
-        self.wake()
+        self._closing.set()
         if self._thread is not None:
             self._thread.join(timeout_s + 1.0)
 
-    def _serve(self, read: Callable[[list[bytes]], None], work: Callable[[], bool]) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._sleeper, zmq.POLLIN)
-        more = True
+    def _serve(self, look: Callable[[], None]) -> None:
         try:
-            while not self._closing:
-                ready = dict(poller.poll(0 if more else None))
-                if self._sleeper.fileno() in ready:
-                    self._drain()
-                if self._socket in ready:
-                    self._read_waiting(read)
-                more = work()
-            while work():
-                pass
+            while not self._closing.wait(_EVERY_S):
+                look()
+            look()
         except Exception:  # nobody above this thread could tell
             logger.exception("desist: the thread of the %s socket ended", self._what)
         finally:
-            self._waker.close()
-            self._sleeper.close()
-            self._context.destroy(linger=self._linger_ms)
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._sleeper.recv(4096):
-                pass
-
-    def _read_waiting(self, read: Callable[[list[bytes]], None]) -> None:
-        for _ in range(_READS_A_TURN):
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            read(frames)
+            with self._turn:
+                self._context.destroy(linger=self._linger_ms)

@@ -1,7 +1,7 @@
-"""Takes commands into the engine: a thread reads them, the engine's step picks them up without waiting.
+"""Takes commands into the engine: a step picks up what has come, without waiting.
 
-Knows the commands' shapes, not what they do. What can be done beside a step is done in the thread: pings are
-answered, the files of a reload are loaded, messages that are no commands are refused.
+Knows the commands' shapes, not what they do. Where no step comes a thread reads them: it answers pings, obeys
+for an engine that is idle, and always is the one that loads the files of a reload.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LARGEST = 1 << 20  # bytes; a command has a few hundred
 
 
 class CommandInbox:
-    """Commands that came to `endpoint`, in order.
+    """Commands that came to `endpoint`, in order, save that nothing waits for the files of a reload.
 
-    `prepare` loads what a `Reload` names; `answer` sends an answer. `handle`, if given, sees each other
-    command (with what was prepared) first: an answer of its ends the matter, None leaves the command to
-    `take`, so that an idle engine, which has no steps, can still obey. All three run in the inbox's thread,
-    and errors in them are told or logged. `capacity`: commands that may wait for a step. Raises
-    `EngineError` where the endpoint cannot be bound.
+    `prepare` loads what a `Reload` names, in the inbox's thread; `answer` sends an answer. `handle`, if
+    given, sees each other command (with what was prepared) first: an answer of its ends the matter, None
+    leaves the command to `take`, so that an idle engine, which has no steps, can still obey. Errors in them
+    are told or logged. `capacity`: commands that may wait for a step. Raises `EngineError` where the
+    endpoint cannot be bound.
     """
 
     def __init__(
@@ -46,11 +46,12 @@ class CommandInbox:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Command, object | None]] = deque()
+        self._reloads: deque[Reload] = deque()  # whose files are to be loaded
         self._closed = False
         self.malformed = 0
         options = {zmq.RCVHWM: capacity, zmq.MAXMSGSIZE: _LARGEST}
         self._socket = BoundSocket(zmq.PULL, endpoint, "commands", options)
-        self._socket.serve(self._read, lambda: False)
+        self._socket.serve(self._look)
 
     @property
     def endpoint(self) -> str:
@@ -59,6 +60,7 @@ class CommandInbox:
 
     def take(self) -> list[tuple[Command, object | None]]:
         """The commands since the last call, oldest first, each with what `prepare` made. Never waits."""
+        self._read_all()
         if not self._waiting:
             return []
         with self._lock:
@@ -72,8 +74,19 @@ class CommandInbox:
             return
         self._closed = True
         self._socket.close(timeout)
-        for command, _ in self.take():
+        while self._waiting:
+            command, _ = self._waiting.popleft()
             self._tell(CommandDone(command.id, False, "the engine ends"))
+
+    def _look(self) -> None:
+        self._read_all()
+        while self._reloads:
+            self._guarded(self._reloads.popleft())
+
+    def _read_all(self) -> None:
+        with self._socket.turn() as mine:
+            for frames in self._socket.read() if mine else ():
+                self._read(frames)
 
     def _read(self, frames: list[bytes]) -> None:
         try:
@@ -87,6 +100,12 @@ class CommandInbox:
             if name is not None:
                 self._tell(CommandDone(name, False, f"not a command that this release knows: {error}"))
             return
+        if isinstance(command, Reload):
+            self._reloads.append(command)  # for the thread: a step never waits for a file
+        else:
+            self._guarded(command)
+
+    def _guarded(self, command: Command) -> None:
         try:
             self._accept(command)
         except Exception as error:
@@ -94,7 +113,6 @@ class CommandInbox:
             self._tell(CommandDone(command.id, False, f"{type(error).__name__}: {error}"))
 
     def _accept(self, command: Command) -> None:
-        # One thread for all: a stop sent after a reload waits for its files. Rare, and it keeps the order.
         prepared = self._prepare(command) if isinstance(command, Reload) else None
         done = self._handle(command, prepared) if self._handle is not None else None
         if done is None and isinstance(command, Ping):

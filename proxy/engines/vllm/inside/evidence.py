@@ -20,7 +20,10 @@ Guard = Callable[[str, Iterable[Tracked]], AbstractContextManager[None]]
 
 
 class RowOf(NamedTuple):
-    """One row of logits of a live request: where it stands and the token that it has just read."""
+    """One row of logits of a live request: where it stands and the token that it has just read.
+
+    `missed`: the tokens between the last row that was looked at and this one; each was plain text.
+    """
 
     request_id: str
     row: int
@@ -28,6 +31,7 @@ class RowOf(NamedTuple):
     position: int
     token: int
     draft: bool = False
+    missed: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

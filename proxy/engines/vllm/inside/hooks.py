@@ -16,6 +16,7 @@ from desist.data.errors import EngineError
 from desist.proxy.engines.vllm.config import TESTED, PluginConfig
 from desist.proxy.engines.vllm.inside import rows_v1, rows_v2
 from desist.proxy.engines.vllm.inside.assembly import Installed, assemble, forget, installed
+from desist.proxy.engines.vllm.inside.runtime import Runtime
 
 __all__ = ["hook_runner", "require_internals"]
 
@@ -54,7 +55,10 @@ def hook_runner(runner: Any, vllm_config: Any, config: PluginConfig) -> None:
         if plugin is not None:
             with plugin.runtime.guarded("taking in requests"):
                 plugin.obey_commands()
-                _schedule(plugin, scheduler_output)
+                plugin.runtime.left(
+                    scheduler_output.finished_req_ids, lambda request_id: rows.generated(runner, request_id)
+                )
+                _admit(plugin.runtime, scheduler_output)
         return original["execute_model"](scheduler_output, *args, **kwargs)
 
     runner.load_model, runner.execute_model = load_model, execute_model
@@ -69,9 +73,7 @@ def hook_runner(runner: Any, vllm_config: Any, config: PluginConfig) -> None:
         runner.shutdown = shutdown
 
 
-def _schedule(plugin: Installed, scheduler_output: Any) -> None:
-    runtime = plugin.runtime
-    runtime.left(scheduler_output.finished_req_ids)
+def _admit(runtime: Runtime, scheduler_output: Any) -> None:
     for new in scheduler_output.scheduled_new_reqs:
         params = new.sampling_params
         if params is not None and params.extra_args:

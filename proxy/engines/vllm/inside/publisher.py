@@ -1,8 +1,8 @@
-"""Sends events out of the engine: a bounded queue that a thread empties into a ZeroMQ publisher.
+"""Sends events out of the engine: a bounded queue in front of a ZeroMQ publisher.
 
 The pattern of vLLM's KV events: frames are topic, sequence number and a MessagePack batch. Knows no
-requests. The engine's step only appends to the queue; who does not listen, or not fast enough, loses events
-and can tell so by the numbers.
+requests. Who publishes also sends, unless another thread is at it; who does not listen, or not fast enough,
+loses events and can tell so by the numbers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ logger = logging.getLogger(__name__)
 TOPIC = b"desist"
 #: Batches that wait for one slow subscriber before it starts to lose some.
 _HIGH_WATER = 10_000
-_BATCHES_A_TURN = 64
 
 
 class Publisher:
     """Publishes batches of events at `endpoint`, to any number of subscribers, from any thread.
 
-    `rank` stands in each batch (it does not change the endpoint). `capacity`: events that may wait for the
-    thread. `hello` is called in the publisher's thread for each new subscriber. Raises `EngineError` where
-    the endpoint cannot be bound.
+    `rank` stands in each batch (it does not change the endpoint). `capacity`: events that may wait for
+    another thread's turn to end. `hello` is called for each new subscriber, by whoever notices it.
+    Raises `EngineError` where the endpoint cannot be bound.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class Publisher:
         self._queue: deque[tuple[float, list[Event]]] = deque()
         self._waiting = 0
         self._dropped = 0
-        self._awake = self._closed = False
+        self._closed = False
         self._seq = 0
         # XPUB shows subscriptions; verbose, also the second one to the same topic.
         options = {zmq.XPUB_VERBOSE: 1, zmq.SNDHWM: _HIGH_WATER}
         self._socket = BoundSocket(zmq.XPUB, endpoint, "events", options)
-        self._socket.serve(self._subscribed, self._send_waiting)
+        self._socket.serve(self.pump)
 
     @property
     def endpoint(self) -> str:
@@ -73,10 +72,7 @@ class Publisher:
                 return
             self._queue.append((time.time(), list(events)))
             self._waiting += len(events)
-            asleep = not self._awake
-            self._awake = True
-        if asleep:
-            self._socket.wake()
+        self.pump()
 
     def close(self, timeout: float = 1.0) -> None:
         """Send what waits, for `timeout` seconds at most, and end the thread. May be called again."""
@@ -84,6 +80,15 @@ class Publisher:
             closed, self._closed = self._closed, True
         if not closed:
             self._socket.close(timeout)
+
+    def pump(self) -> None:
+        """Greet and send what waits, unless another thread is at it. Never waits, never raises."""
+        with self._socket.turn() as mine:
+            if mine:
+                for frames in self._socket.read():
+                    self._subscribed(frames)
+                while self._send_next():
+                    pass
 
     def _subscribed(self, frames: list[bytes]) -> None:
         if not frames[0].startswith(b"\x01"):
@@ -95,16 +100,14 @@ class Publisher:
             return
         self._send(time.time(), [hello], self._dropped)
 
-    def _send_waiting(self) -> bool:
-        for _ in range(_BATCHES_A_TURN):
-            with self._lock:
-                if not self._queue:
-                    self._awake = False
-                    return False
-                sent_at, events = self._queue.popleft()
-                self._waiting -= len(events)
-                dropped = self._dropped
-            self._send(sent_at, events, dropped)
+    def _send_next(self) -> bool:
+        with self._lock:
+            if not self._queue:
+                return False
+            sent_at, events = self._queue.popleft()
+            self._waiting -= len(events)
+            dropped = self._dropped
+        self._send(sent_at, events, dropped)
         return True
 
     def _send(self, ts: float, events: list[Event], dropped: int) -> None:

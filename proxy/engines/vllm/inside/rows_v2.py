@@ -6,6 +6,7 @@ a request has one row per draft; which of them were taken is known after `sample
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,9 +15,14 @@ from desist.proxy.engines.vllm.inside.assembly import Installed, installed
 from desist.proxy.engines.vllm.inside.evidence import RowOf
 from desist.proxy.engines.vllm.inside.taps import StepTaps
 
-__all__ = ["INTERNALS", "hook_sampling", "live_rows"]
+__all__ = ["INTERNALS", "generated", "hook_sampling", "live_rows"]
 
 INTERNALS = ("req_states", "sample", "use_aux_hidden_state_outputs")
+
+
+def generated(runner: Any, request_id: str) -> Sequence[int]:
+    """Nothing: no row is passed over here, so that no token was missed."""
+    return ()
 
 
 def hook_sampling(runner: Any, vllm_config: Any) -> None:

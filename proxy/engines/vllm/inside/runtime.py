@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 
 from desist.controller import ModelProfile, StopReason
 from desist.controller.core import Action, Control, Mode, Policy
+from desist.controller.lexicon import lexicon
 from desist.controller.vocabulary import Vocabulary
 from desist.data.errors import ControlError
 from desist.proxy.engines.vllm.identity import identity_of
+from desist.proxy.engines.vllm.inside.attention import Attention
+from desist.proxy.engines.vllm.inside.backlog import Backlog, Owed, may_wait, scores_owed
 from desist.proxy.engines.vllm.inside.evidence import Judged, RowOf, Stream, hidden_of, scores_of
 from desist.proxy.engines.vllm.inside.scoring import Scoring, TapRows
 from desist.proxy.engines.vllm.inside.tracked import Forced, Reading, Request, Tracked
@@ -57,6 +60,12 @@ class Runtime:
     tracked: dict[str, Tracked] = field(default_factory=dict)
     _identities: dict[Identity, str] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
+    _backlog: Backlog = field(default_factory=Backlog)
+    attention: Attention = field(init=False)
+
+    def __post_init__(self) -> None:
+        words = lexicon(self.profile, self.vocabulary)
+        self.attention = Attention(lambda token: words.inert(token) is not None)
 
     def entered(
         self,
@@ -89,13 +98,24 @@ class Runtime:
         self.tracked[request_id] = one
         one.session.cap(self.cap)  # after it is tracked: another thread may lower the cap at any time
         self._identities[one.identity] = request_id
+        self._attend(one)
         self._events.append(one.opened())
 
-    def left(self, request_ids: Iterable[str]) -> None:
-        """Requests have ended: answered, cut or aborted."""
-        for request_id in request_ids:
+    def left(
+        self, request_ids: Iterable[str], generated: Callable[[str], Sequence[int]] = lambda _: ()
+    ) -> None:
+        """Requests have ended: answered, cut or aborted. `generated`: all their ids, where rows are skipped.
+
+        The newest id was never read: its row would have come in the next step.
+        """
+        gone = [request_id for request_id in request_ids if request_id in self.tracked]
+        if self._backlog.owes(self.tracked[request_id] for request_id in gone):
+            self._score_backlog()
+        for request_id in gone:
             one = self.tracked.pop(request_id, None)
             if one is not None:
+                self.attention.ignore(request_id)
+                one.catch_up(generated(request_id)[one.read : -1])
                 self._identities.pop(one.identity, None)
                 self._events += [*one.commit(one.committed), one.closed()]
 
@@ -105,6 +125,12 @@ class Runtime:
         waves = _waves(rows)
         for wave in waves:
             self._wave(wave, taps, final=len(waves) == 1)
+        self.tick()
+
+    def tick(self) -> None:
+        """A step is over, be it one in which no row mattered."""
+        if self._backlog.tick():
+            self._score_backlog()
         self.flush()
 
     def commit(self, request_id: str, tokens: int) -> None:
@@ -124,22 +150,25 @@ class Runtime:
     def limit(self, cap: Mode) -> None:
         """The kill switch: no request may use a higher mode from now on. Raising it is for new requests."""
         self.cap = cap
+        self._score_backlog()
         for one in list(self.tracked.values()):
             one.session.cap(cap)
+            self._attend(one)
 
     def stop_now(self, command: StopNow) -> int:
         """Ask for a stop from outside; how many running choices it concerns."""
-        reason = StopReason(command.reason)
+        manual = StopReason(command.reason) is StopReason.MANUAL
         asked = [
             one
             for one in self.tracked.values()
             if (one.identity == command.identity if command.identity else one.identity.key == command.key)
         ]
+        if self._backlog.owes(asked):
+            self._score_backlog()
         for one in asked:
-            if reason is StopReason.MANUAL or one.mode == "active":
-                one.session.stop_now(
-                    reason, index=command.index, score=command.score, certified=command.certified
-                )
+            if manual or one.mode == "active":
+                one.stop_now(command)
+                self._attend(one)
         return len(asked)
 
     @contextmanager
@@ -174,17 +203,20 @@ class Runtime:
         reasoning: list[Judged] = []
         seen: list[tuple[RowOf, Tracked]] = []
         for row in rows:
+            self.attention.seen(row.request_id)
             one = self.tracked.get(row.request_id)
             if one is None or not one.is_news(row.position):
                 continue
             try:
-                reading = one.take(row.position, row.token)
+                reading = one.take(row.position, row.token, row.missed)
             except Exception as error:
                 self._failed("reading a token", error, (one,))
                 continue
             seen.append((row, one))
             if reading is not None and self._matters(one, reading):
                 reasoning.append(Judged(row, one, reading))
+        if final and self.score_here:
+            reasoning = self._put_off(reasoning, taps)
         if reasoning:
             scores = scores_of(reasoning, taps, self.guarded) if self.score_here else {}
             hidden = hidden_of(reasoning, taps, self.stream, self.guarded)
@@ -192,6 +224,7 @@ class Runtime:
                 with self.guarded("deciding", (one,)):
                     self._decide(one, reading, scores.get(row.row, {}), hidden.get(row.row))
         for row, one in seen:
+            self._attend(one)
             if final:
                 self._events += one.commit(one.read)
             what = one.forced()
@@ -200,11 +233,61 @@ class Runtime:
 
     def _matters(self, one: Tracked, reading: Reading) -> bool:
         """Whether anything is to be read or decided at this row: most tokens are plain words."""
-        if reading.boundary is not None or self.stream.token_layer is not None:
-            return True
-        if one.scoring.streams and self.score_here and one.mode != "off":
+        if reading.boundary is not None or self._reads_all(one):
             return True
         return one.session.machine.watches(one.session.detector.position)
+
+    def _reads_all(self, one: Tracked) -> bool:
+        """Whether each token of a request is scored, or its hidden state kept."""
+        if self.stream.token_layer is not None:
+            return True
+        return one.scoring.streams and self.score_here and one.mode != "off"
+
+    def _attend(self, one: Tracked) -> None:
+        """Say which of a request's next rows must be looked at."""
+        if one.stop_at is None and (one.idle or one.failed):
+            self.attention.ignore(one.request.request_id)
+        else:
+            rows = 0 if self._reads_all(one) else one.rows_until_due
+            self.attention.follow(one.request.request_id, rows)
+
+    def _put_off(self, reasoning: Sequence[Judged], taps: TapRows) -> list[Judged]:
+        """Move boundaries that may wait for their scores to the backlog; those that are left."""
+        waiting = [each for each in reasoning if self._may_wait(each)]
+        if not waiting:
+            return list(reasoning)
+        with self.guarded("keeping hidden states", [each.one for each in waiting]):
+            for scoring in {id(each.one.scoring): each.one.scoring for each in waiting}.values():
+                part = [each for each in waiting if each.one.scoring is scoring]
+                owed = [
+                    Owed(one, reading.boundary, one.read, one.session.detector.held)
+                    for _, one, reading in part
+                    if reading.boundary is not None
+                ]
+                self._backlog.add(owed, taps, [each.row.row for each in part])
+        return [each for each in reasoning if each not in waiting]
+
+    def _may_wait(self, each: Judged) -> bool:
+        return (
+            each.reading.boundary is not None
+            and self.stream.dtype is None
+            and self.stream.token_layer is None
+            and each.one.scoring.judges_boundaries
+            and may_wait(each.one)
+        )
+
+    def _score_backlog(self) -> None:
+        """Score the boundaries that waited, and decide at them as if it were then."""
+        owed, rows = self._backlog.take()
+        found: list[float | None] = [None] * len(owed)
+        with self.guarded("the probe", [each.one for each in owed]):
+            found = [*scores_owed(owed, rows)]
+        for (one, boundary, read, held), score in zip(owed, found, strict=True):
+            with self.guarded("deciding", (one,)):
+                scores = {} if score is None else {"probe": score}
+                decision = one.session.decide_late(boundary, scores, held=held)
+                one.tell_boundary(boundary, scores, decision, tokens=read, held=held)
+                self._events += one.commit(one.committed)
 
     def _decide(
         self, one: Tracked, reading: Reading, scores: Mapping[str, float], hidden: bytes | None

@@ -81,8 +81,22 @@ class Scoring:
         """Scores "probe" of boundary rows. Empty without a boundary probe."""
         if self._probe is None or not rows:
             return []
-        found: list[float] = self._probe.score(taps.read(self._probe_layers, rows).float()).tolist()
+        return self.scores_of_rows(self.boundary_rows(taps, rows))
+
+    def boundary_rows(self, taps: TapRows, rows: Sequence[int]) -> torch.Tensor:
+        """What the boundary probe reads of these rows [rows, layers * D], copied."""
+        return taps.read(self._probe_layers, rows)
+
+    def scores_of_rows(self, read: torch.Tensor) -> list[float]:
+        """Scores "probe" of rows that `boundary_rows` read, in this step or before."""
+        assert self._probe is not None
+        found: list[float] = self._probe.score(read.float()).tolist()
         return found
+
+    @property
+    def judges_boundaries(self) -> bool:
+        """Whether there is a boundary probe."""
+        return self._probe is not None
 
     def initial_state(self) -> Any:
         """State [H] of the streaming probe before the first reasoning token."""

@@ -7,14 +7,24 @@ the token after row `n` is `handoff[n - stop_at]`; whether vLLM really took it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from desist.controller import Boundary, Decision, ModelProfile, Session
-from desist.controller.core import Control, Mode
+from desist.controller.core import Control, Mode, StopReason
 from desist.controller.vocabulary import Vocabulary
-from desist.proxy.engines.vllm.wire import Blocked, Closed, Event, Identity, Opened, Scored, Stopped, Told
+from desist.proxy.engines.vllm.wire import (
+    Blocked,
+    Closed,
+    Event,
+    Identity,
+    Opened,
+    Scored,
+    StopNow,
+    Stopped,
+    Told,
+)
 
 __all__ = ["Forced", "Reading", "Request", "Tracked"]
 
@@ -77,6 +87,7 @@ class Tracked:
     _extra: tuple[int, tuple[int, ...]] | None = None  # closing ids forced after so many tokens
     _answer_ids: list[int] = field(default_factory=list)  # read, but not yet committed
     _undone: list[tuple[int, int]] = field(default_factory=list)  # (row that spoke against a stop, its place)
+    _asked: list[StopNow] = field(default_factory=list)  # from outside, since the last row
 
     @classmethod
     def of(
@@ -106,6 +117,10 @@ class Tracked:
         return cls(request, identity, session, handoff, uncontrolled)
 
     @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
     def mode(self) -> Mode:
         """What scores may do now."""
         return self.session.control.mode
@@ -123,17 +138,47 @@ class Tracked:
         """Whether the token at `position` is generated, and not among those that are final already."""
         return position - len(self.request.prompt_ids) + 1 > self.committed
 
-    def take(self, position: int, token: int) -> Reading | None:
+    @property
+    def rows_until_due(self) -> int | None:
+        """How many rows may be passed over where the tokens say nothing; None: any number."""
+        if self.stop_at is not None or self._asked:
+            return 0
+        due = self.session.machine.watch_from
+        return None if due is None else max(0, due - self.read - 2)
+
+    def catch_up(self, missed: Sequence[int]) -> None:
+        """Read tokens whose rows were passed over: none was a boundary, none was to be followed by force."""
+        if missed:
+            if not (self.failed or self.idle):
+                self.session.skip(missed)
+            self.read += len(missed)
+
+    def stop_now(self, command: StopNow) -> None:
+        """Ask for a stop from outside. It is weighed at the next row, when all before it has been read."""
+        self._asked.append(command)
+
+    def take(self, position: int, token: int, missed: Sequence[int] = ()) -> Reading | None:
         """Read the token at `position` of the sequence; what it holds if it is reasoning to be judged.
 
-        A row at or before the committed ones was seen and is passed over; one before the last read takes
-        back what was read after it. Raises `LookupError` where tokens between were never seen.
+        `missed`: the tokens before it that were passed over (see `catch_up`). A row at or before the
+        committed ones was seen and is passed over; one before the last read takes back what was read after
+        it. Raises `LookupError` where tokens between were never seen.
         """
         n = position - len(self.request.prompt_ids) + 1
         if n <= self.committed:
             return None
         if n <= self.read:
             self._rewind(n - 1)
+        if n > self.read + 1:
+            self.catch_up(missed)
+        for command in self._asked:
+            self.session.stop_now(
+                StopReason(command.reason),
+                index=command.index,
+                score=command.score,
+                certified=command.certified,
+            )
+        self._asked.clear()
         if n > self.read + 1:
             raise LookupError(f"token {self.read + 1} of the generation was never seen, token {n} came")
         self.read = n
@@ -165,11 +210,18 @@ class Tracked:
         boundary: Boundary,
         scores: Mapping[str, float],
         decision: Decision,
-        hidden: bytes | None,
-        dtype: str | None,
+        hidden: bytes | None = None,
+        dtype: str | None = None,
+        *,
+        tokens: int | None = None,
+        held: bool | None = None,
     ) -> None:
-        """Keep the event of a boundary until its row is committed."""
-        tokens, held = self.read, self.session.detector.held
+        """Keep the event of a boundary until its row is committed.
+
+        `tokens`, `held`: how many were read there, and whether a zone was open, if that was in the past.
+        """
+        tokens = self.read if tokens is None else tokens
+        held = self.session.detector.held if held is None else held
 
         def event(n: int) -> Scored:
             return Scored(
@@ -177,7 +229,7 @@ class Tracked:
                 dict(scores), Told.of(decision), held, hidden, dtype,
             )  # fmt: skip
 
-        self._waiting.append(_Told(self.read, event))
+        self._waiting.append(_Told(tokens, event))
 
     def tell_stop(self, decision: Decision) -> None:
         """Keep the event of a stop until its row is committed."""

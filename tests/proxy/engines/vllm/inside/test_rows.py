@@ -26,6 +26,7 @@ def v1_runner(known: list[list[int]], computed: list[int], fed: list[list[int]],
     return SimpleNamespace(
         input_batch=SimpleNamespace(
             req_ids=[f"r{row}" for row in range(len(known))],
+            req_id_to_index={f"r{row}": row for row in range(len(known))},
             num_computed_tokens_cpu=np.array(computed),
             num_tokens_no_spec=np.array([len(ids) for ids in known]),
             token_ids_cpu=tokens,
