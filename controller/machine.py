@@ -156,6 +156,11 @@ class StopMachine:
         return self.watch_from is not None and position >= self.watch_from
 
     @property
+    def asked_at(self) -> int | None:
+        """The position at which a stop was first asked for from outside; None: it was not."""
+        return None if self._asked is None else self._asked.position
+
+    @property
     def unlimited(self) -> bool:
         """Whether nothing but a score could stop at a boundary: no budget, no reserve, nothing asked for."""
         return self._asked is None and self.soft_limit is None

@@ -101,13 +101,3 @@ def test_scan_goes_on_from_a_state() -> None:
     for t in range(5):
         state, _ = kernels.min_gru_step(state, x[t][None], weights)
     assert torch.equal(kernels.min_gru_scan(x[5:], weights, state[0]), kernels.min_gru_scan(x, weights)[5:])
-
-
-def test_impl_names() -> None:
-    net = layers(3, 1)
-    rows = torch.randn(2, 3)
-    assert torch.equal(kernels.mlp_score(rows, net, impl="torch"), kernels.mlp_score(rows, net))
-    with pytest.raises(NotImplementedError, match="impl='auto'"):
-        kernels.mlp_score(rows, net, impl="triton")
-    with pytest.raises(ValueError, match="'jax'"):
-        kernels.mlp_score(rows, net, impl="jax")  # type: ignore[arg-type]

@@ -47,6 +47,9 @@ class PluginConfig(BaseModel):
     events: str | None = Field(default="tcp://127.0.0.1:8111", description="where events are published")
     commands: str | None = Field(default="tcp://127.0.0.1:8131", description="where commands are taken")
     queue: int = Field(default=100_000, ge=1, description="events that may wait for the network")
+    kernels: Literal["auto", "torch", "triton"] = Field(
+        default="auto", description="what scores the boundaries; auto: Triton on a GPU, torch elsewhere"
+    )
     min_answer_tokens: int = Field(default=256, ge=1, description="tokens kept for the answer")
     force: bool = Field(default=False, description="load artefacts of other fingerprints, as uncertified")
 

@@ -91,7 +91,7 @@ def study(
 
 @app.command()
 def bench(
-    what: Annotated[Literal["probe", "vllm"], typer.Argument(help="What to measure.")] = "probe",
+    what: Annotated[Literal["probe", "vllm", "kernels"], typer.Argument(help="What to measure.")] = "probe",
     n: Annotated[int | None, typer.Option("--n", min=8, help="Problems a run [128, vllm 400].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds [3, vllm 30].")] = None,
     clients: Annotated[int, typer.Option(min=1, help="Requests in flight (vllm).")] = 16,
@@ -100,7 +100,14 @@ def bench(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What scoring costs, as ratios of interleaved runs. probe: the embedded engine; vllm: the plugin."""
+    """What scoring costs. probe: embedded engine, vllm: plugin (ratios of interleaved runs); kernels: us."""
+    if what == "kernels":
+        from desist.proxy.studies.bench_kernels import bench_kernels
+
+        with progress_bar(quiet) as tell:
+            kernels = bench_kernels(seed=seed, progress=tell)
+        show(dump(kernels), as_json=as_json)
+        return
     from desist.proxy.studies.builtin import load_builtin
 
     if what == "vllm":

@@ -118,7 +118,8 @@ class Installed:
                 if value is not None
             }
         )
-        scoring = Scoring(_scorers(config, self.facts, self.runtime, self.device), self.n_layers)
+        scorers = _scorers(config, self.facts, self.runtime, self.device)
+        scoring = Scoring(scorers, self.n_layers, impl=config.kernels)
         there = {*self.inner_layers, self.n_layers}
         if not scoring.layers <= there:
             raise ProbeError(
@@ -217,7 +218,8 @@ def assemble(vllm_config: Any, config: PluginConfig, *, runner: str) -> Installe
         outside=outside,
     )
     device = vllm_config.device_config.device
-    runtime.scoring = Scoring(_scorers(config, facts, runtime, device), facts.n_layers)
+    scorers = _scorers(config, facts, runtime, device)
+    runtime.scoring = Scoring(scorers, facts.n_layers, impl=config.kernels)
     runtime.certificates = _certificates(config, facts, runtime, runtime.scoring)
     runtime.stream = _stream(config, facts.n_layers, runtime.scoring)
     read = {*runtime.scoring.layers, *runtime.stream.layers}

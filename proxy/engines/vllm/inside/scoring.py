@@ -6,10 +6,14 @@ states lie is the runner's matter (`TapRows`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from desist.data.errors import ProbeError
+from desist.kernels.boundary_score import Packed, mlp_score_rows, pack
+from desist.kernels.choice import Impl, chosen
+from desist.probes.lynx import LynxProbe
 from desist.proxy.engines.embedded.artefacts import Scorers
 
 if TYPE_CHECKING:
@@ -17,11 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Scoring", "TapRows", "as_bytes", "layer_of"]
 
+logger = logging.getLogger(__name__)
+
 StreamType = Literal["float32", "bfloat16"]
 
 
 class TapRows(Protocol):
     """The hidden states of the step that runs."""
+
+    @property
+    def at(self) -> torch.Tensor:
+        """[rows] the token that each row of logits has read."""
+
+    def tensors(self, layers: Sequence[int]) -> list[torch.Tensor]:
+        """Each layer's hidden states [tokens, D], on the device, in the model's type."""
 
     def read(self, layers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
         """Layers side by side, [rows, layers * D], on the device, in the model's type."""
@@ -50,13 +63,14 @@ def as_bytes(rows: torch.Tensor, kind: StreamType) -> list[bytes]:
 
 
 class Scoring:
-    """The probes of one engine on one model of `n_layers` layers."""
+    """The probes of one engine on one model of `n_layers` layers. `impl`: as in `desist.kernels`."""
 
-    def __init__(self, scorers: Scorers, n_layers: int) -> None:
+    def __init__(self, scorers: Scorers, n_layers: int, *, impl: Impl = "auto") -> None:
         self.scorers = scorers
         self._probe, self._rom = scorers.probe, scorers.rom
         self._probe_layers = self._layers(self._probe, n_layers)
         self._rom_layers = self._layers(self._rom, n_layers)
+        self._fused = _fused(self._probe, impl)
 
     @property
     def layers(self) -> frozenset[int]:
@@ -81,7 +95,15 @@ class Scoring:
         """Scores "probe" of boundary rows. Empty without a boundary probe."""
         if self._probe is None or not rows:
             return []
-        return self.scores_of_rows(self.boundary_rows(taps, rows))
+        if self._fused is None:
+            return self.scores_of_rows(self.boundary_rows(taps, rows))
+        import torch
+
+        chosen_rows = torch.tensor(rows, dtype=torch.int32, device=taps.at.device)
+        tensors = taps.tensors(self._probe_layers)
+        scores = mlp_score_rows(tensors, taps.at, chosen_rows, self._fused, impl="triton")
+        found: list[float] = scores.tolist()
+        return found
 
     def boundary_rows(self, taps: TapRows, rows: Sequence[int]) -> torch.Tensor:
         """What the boundary probe reads of these rows [rows, layers * D], copied."""
@@ -92,6 +114,11 @@ class Scoring:
         assert self._probe is not None
         found: list[float] = self._probe.score(read.float()).tolist()
         return found
+
+    @property
+    def in_kernels(self) -> bool:
+        """Whether boundaries are scored by the Triton kernels."""
+        return self._fused is not None
 
     @property
     def judges_boundaries(self) -> bool:
@@ -116,3 +143,25 @@ class Scoring:
     @staticmethod
     def _layers(probe: Any, n_layers: int) -> tuple[int, ...]:
         return () if probe is None else tuple(layer_of(tap, n_layers) for tap in probe.card.taps)
+
+
+def _fused(probe: Any, impl: Impl) -> Packed | None:
+    """The boundary probe for the kernels; None where they do not run, or do not take this probe.
+
+    Its weights stay float32, so that scores are those that the certificate was made with. Probes trained on
+    rows rounded to float16 round what they read first, which the kernels do not.
+    """
+    if not isinstance(probe, LynxProbe) or probe.card.hidden_dtype == "float16":
+        return None
+    import torch
+
+    device = probe.layers[0].weight.device
+    if chosen(impl, device) == "torch":
+        return None
+    try:
+        return pack(probe.layers, torch.float32, len(probe.card.taps), device)
+    except ValueError as error:
+        if impl == "triton":
+            raise ProbeError(f"kernels: triton, but {error}") from error
+        logger.info("desist: the kernels do not take this probe, torch scores it: %s", error)
+        return None

@@ -24,11 +24,15 @@ class StepTaps:
     n_layers: int
     at: torch.Tensor
 
+    def tensors(self, layers: Sequence[int]) -> list[torch.Tensor]:
+        """Each layer's hidden states [tokens, D], as they lie; row r of logits has read `at[r]`."""
+        return [
+            self.last if layer == self.n_layers else self.inner[self.inner_layers.index(layer)]
+            for layer in layers
+        ]
+
     def read(self, layers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
         """Layers side by side, [rows, layers * D], on the device, in the model's type."""
         at = self.at[torch.tensor(rows, device=self.at.device)]
-        parts = [
-            (self.last if layer == self.n_layers else self.inner[self.inner_layers.index(layer)])[at]
-            for layer in layers
-        ]
+        parts = [tensor[at] for tensor in self.tensors(layers)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

@@ -65,7 +65,7 @@ def test_states_forcing_and_decisions_are_those_of_the_v1_runner(
     )
     found = run(mode, noisy_model(tmp_path, 0.05) if mode == "drafts" else tmp_path)
     print({key: found[key] for key in ("rows", "last_tap", "preemptions", "drafted", "accepted")})
-    assert found["runner"] == "v2"
+    assert (found["runner"], found["kernels"]) == ("v2", True)
     assert found["last_tap"] <= 1e-4
     assert found["within"]
     assert found["rows"] >= 100

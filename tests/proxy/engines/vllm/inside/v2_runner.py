@@ -1,7 +1,7 @@
 """Runs a few requests on vLLM's V2 model runner on the CPU, under the Triton interpreter; prints JSON.
 
-A program of its own, because Triton must be told before vLLM is imported. Arguments: "plain" or "drafts",
-and the folder of a draft model.
+The boundary probe runs in our own kernels, inside vLLM's V2 sampler. A program of its own, because Triton
+must be told before vLLM is imported. Arguments: "plain" or "drafts", and the folder of a draft model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(mode: str, draft: str) -> dict[str, Any]:
             "speculative_config": {"model": draft, "method": "draft_model", "num_speculative_tokens": 2},
             "num_gpu_blocks_override": 40,
         }
-    engine = OfflineEngine.start(plugin_config(taps=ALL_TAPS, stream="float32"), **tight)
+    engine = OfflineEngine.start(plugin_config(taps=ALL_TAPS, stream="float32", kernels="triton"), **tight)
     recorder = engine.installed.runtime = Recorder(engine.runtime)
     prompts = prompts_of(builtin_problems("test", 9, 4))
     params = [
@@ -77,6 +77,7 @@ def main(mode: str, draft: str) -> dict[str, Any]:
             apart.append(float(gap[-1].max()))
     return {
         "runner": engine.installed.runner,
+        "kernels": engine.runtime.scoring.in_kernels,
         "generated": generated,
         "rows": len(apart),
         "last_tap": max(apart),
