@@ -149,10 +149,6 @@ class BoundaryDetector:
             self._checkpoints.append(self._state.copy())
         return boundary
 
-    def says_nothing(self, token_id: int) -> bool:
-        """Whether a token can be no boundary and open or close nothing, wherever it stands."""
-        return self._words.inert(token_id) is not None
-
     def skip(self, token_ids: Sequence[int]) -> None:
         """Read tokens that say nothing, as `push` would each of them, at once."""
         state, history = self._state, self._history

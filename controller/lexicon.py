@@ -37,6 +37,10 @@ class Lexicon:
         self._any = not self.memory and not {"token", "every_n"} & set(profile.kinds)
         self._inert: dict[int, str | None] = {}
 
+    def says_nothing(self, token_id: int) -> bool:
+        """Whether a token can be no boundary and open or close nothing, wherever it stands."""
+        return self.inert(token_id) is not None
+
     def inert(self, token_id: int) -> str | None:
         """The text of a token that can be no boundary and change no zone, whatever stands before it."""
         try:

@@ -76,7 +76,7 @@ class Session:
         return self.detector.push(token_id)
 
     def skip(self, token_ids: Sequence[int]) -> None:
-        """Read tokens that say nothing (see `BoundaryDetector.says_nothing`): nothing is decided at them."""
+        """Read tokens that say nothing (see `Lexicon.says_nothing`): nothing is decided at them."""
         self.detector.skip(token_ids)
 
     def decide_late(self, boundary: Boundary, scores: Mapping[str, float], *, held: bool) -> Decision:

@@ -15,9 +15,9 @@ from desist.kernels.boundary_score.automaton import Automaton
 from desist.kernels.boundary_score.flags import Flag
 from desist.kernels.boundary_score.outcome import Found, Scored
 from desist.kernels.boundary_score.packed import MAX_TAPS, Packed, pack
-from desist.kernels.boundary_score.shapes import MAX_ROWS
 from desist.kernels.boundary_score.state import BoundaryState
 from desist.kernels.choice import Impl, chosen
+from desist.kernels.lanes import MAX_ROWS, check_rows
 from desist.kernels.rows import Rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def find_boundaries(rows: Rows, automaton: Automaton, state: BoundaryState, *, i
     A slot whose entry before the first row is missing, or that reads a token outside the vocabulary, is
     LOST until `state.enter`; so are rows beyond the window. IDLE rows read and write nothing.
     """
-    _check_rows(len(rows.slot))
+    check_rows(len(rows.slot))
     found: Found = _module(impl, state.device).find_boundaries(rows, automaton, state)
     return found
 
@@ -72,7 +72,7 @@ def mlp_score_rows(
     `taps`: hidden states [T, D], any strides, one type; row r reads all of them at `at[r]` (`at` [R] int).
     """
     _check_taps(taps, probe)
-    _check_rows(len(chosen_rows))
+    check_rows(len(chosen_rows))
     score: torch.Tensor = _module(impl, at.device).mlp_score_rows(taps, at, chosen_rows, probe)
     return score
 
@@ -92,14 +92,9 @@ def boundary_score(
     `taps` and `at` as for `mlp_score_rows`; `at` is not read for other rows.
     """
     _check_taps(taps, probe)
-    _check_rows(len(rows.slot))
+    check_rows(len(rows.slot))
     scored: Scored = _module(impl, state.device).boundary_score(taps, at, rows, automaton, state, probe)
     return scored
-
-
-def _check_rows(count: int) -> None:
-    if count > MAX_ROWS:
-        raise ValueError(f"{count} rows are more than one launch takes. Give at most {MAX_ROWS} at a time.")
 
 
 def _check_taps(taps: Sequence[torch.Tensor], probe: Packed) -> None:

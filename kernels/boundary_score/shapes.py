@@ -8,24 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from desist.kernels.lanes import LANES, Lanes, lanes_for, power_of_two
 from desist.kernels.shipped import Shipped
 
-__all__ = ["MAX_ROWS", "Find", "Finish", "FirstLayer", "find", "finish", "first_layer", "shipped"]
+__all__ = ["Finish", "FirstLayer", "find", "finish", "first_layer", "shipped"]
 
-MAX_ROWS = 1024
-# Three sizes, so that a growing batch compiles three kernels and not eleven.
-_LANES = (64, 256, MAX_ROWS)
 # The smallest tile that matrix units take; rows at a boundary are few (3 % of 256 are 8).
 _ROW_TILE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """One lane a row."""
-
-    block: int
-    num_warps: int
-    num_stages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +41,10 @@ class Finish:
     num_stages: int = 1
 
 
-def _power(number: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << (number - 1).bit_length()
-
-
-def find(rows: int) -> Find:
+def find(rows: int) -> Lanes:
     """For a step of `rows` rows, up to MAX_ROWS."""
-    block = next(lanes for lanes in _LANES if rows <= lanes)
     # 8 warps hold 4 of 1,024 lanes a thread, a dozen numbers each: about 50 registers, and addresses.
-    return Find(block, min(8, block // 32))
+    return lanes_for(rows, most_warps=8)
 
 
 def first_layer(hidden: int, taps: int, width: int, *, single: bool) -> FirstLayer:
@@ -82,7 +65,7 @@ def first_layer(hidden: int, taps: int, width: int, *, single: bool) -> FirstLay
     # steps are under way at once. Float32 has no matrix units to go to: a thread may hold a whole line of
     # either tile, so the tiles are short and the threads many.
     longest = 32 if single else 256 if split <= 256 else 128
-    block_k = min(longest, split, max(16, _power(hidden)))
+    block_k = min(longest, split, max(16, power_of_two(hidden)))
     chunks = -(-min(split, hidden) // block_k)
     splits = -(-hidden // (block_k * chunks))
     return FirstLayer(block_n, block_k, chunks, splits, num_warps=8 if single else 4)
@@ -90,15 +73,15 @@ def first_layer(hidden: int, taps: int, width: int, *, single: bool) -> FirstLay
 
 def finish(padded1: int, width2: int) -> Finish:
     """For `padded1` outputs of layer 1, a multiple of 16, and `width2` of layer 2 (1 if there is none)."""
-    block_2 = _power(width2)
+    block_2 = power_of_two(width2)
     # The tile of layer 2's weights: at most 8,192 float32, 32 registers a thread in 8 warps. The tile of
     # partial sums: 16 by at most 128, 8 registers.
-    return Finish(min(128, _power(padded1), 2**13 // block_2), block_2)
+    return Finish(min(128, power_of_two(padded1), 2**13 // block_2), block_2)
 
 
 def shipped() -> list[Shipped]:
     """Every kind of configuration: all hidden sizes and types, and the narrowest and widest of the rest."""
-    found = [_shipped_find(rows, window) for rows in _LANES for window in (2, 6)]
+    found = [_shipped_find(rows, window) for rows in LANES for window in (2, 6)]
     for dtype in ("bf16", "fp16", "fp32"):
         found += [
             _shipped_first(hidden, taps, width, dtype, dtype)

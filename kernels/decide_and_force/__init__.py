@@ -16,9 +16,9 @@ from desist.kernels.decide_and_force import reference
 from desist.kernels.decide_and_force.outcome import Decided
 from desist.kernels.decide_and_force.ring import Record, Ring, RingCopy
 from desist.kernels.decide_and_force.settings import SlotControl, SlotSettings
-from desist.kernels.decide_and_force.shapes import MAX_ROWS
 from desist.kernels.decide_and_force.state import DecideState, Entry
 from desist.kernels.decide_and_force.verdict import Verdict
+from desist.kernels.lanes import MAX_ROWS, check_rows
 from desist.kernels.rows import Rows
 
 __all__ = [
@@ -68,10 +68,7 @@ def decide(
     withdrawals, and the first row of a slot that is lost. A slot whose entry before the first row is missing
     is LOST until `state.enter`; so are rows beyond the window. IDLE rows read and write nothing.
     """
-    if len(rows.slot) > MAX_ROWS:
-        raise ValueError(
-            f"{len(rows.slot)} rows are more than one launch takes. Give at most {MAX_ROWS} at a time."
-        )
+    check_rows(len(rows.slot))
     types = tuple(column.dtype for column in (flags, count, zone, score))
     if types != _TYPES:
         told = (", ".join(map(str, each)) for each in (types, _TYPES))

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from desist.kernels.lanes import LANES, Lanes, lanes_for, power_of_two
 from desist.kernels.shipped import Shipped
 
-__all__ = ["MAX_ROWS", "Decide", "Force", "decide", "force", "shipped"]
-
-MAX_ROWS = 1024
-# Three sizes, so that a growing batch compiles three kernels and not eleven.
-_LANES = (64, 256, MAX_ROWS)
-
-
-@dataclass(frozen=True, slots=True)
-class Decide:
-    """One lane a row."""
-
-    block: int
-    num_warps: int
-    num_stages: int = 1
+__all__ = ["Force", "decide", "force", "shipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +23,24 @@ class Force:
     num_stages: int = 1
 
 
-def decide(rows: int) -> Decide:
+def decide(rows: int) -> Lanes:
     """For a step of `rows` rows, up to MAX_ROWS."""
-    block = next(lanes for lanes in _LANES if rows <= lanes)
     # A lane holds some forty numbers of 32 bits, and their addresses. 16 warps take 1,024 of them two by two
     # and may have 128 registers a thread; a block of AMD's 64-wide warps can have no more warps than that.
-    return Decide(block, min(16, block // 32))
+    return lanes_for(rows, most_warps=16)
 
 
 def force(vocabulary: int, locked: int) -> Force:
     """For rows of `vocabulary` logits and at most `locked` locked ids."""
     # Nearly every program has nothing to do and ends at once, so they shall be few: 19 for each row of
     # 152,000 logits. One that forces writes 32 logits a thread.
-    block = min(8192, max(64, _power(vocabulary)))
-    return Force(block, _power(locked))
-
-
-def _power(number: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << (number - 1).bit_length()
+    block = min(8192, max(64, power_of_two(vocabulary)))
+    return Force(block, power_of_two(locked))
 
 
 def shipped() -> list[Shipped]:
     """Every number of lanes; every type of logits with small and large vocabularies."""
-    found = [_shipped_decide(rows) for rows in _LANES]
+    found = [_shipped_decide(rows) for rows in LANES]
     for dtype in ("bf16", "fp16", "fp32"):
         found += [_shipped_force(dtype, vocabulary, locked) for vocabulary, locked in ((500, 1), (151936, 4))]
     return found

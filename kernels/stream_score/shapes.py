@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from desist.kernels.lanes import power_of_two
 from desist.kernels.shipped import Shipped
 
 __all__ = [
@@ -75,7 +76,7 @@ def parts(size: int, block: int) -> int:
 
 def padded(size: int, *, least: int = 16) -> int:
     """`size` rounded up to a power of two, at least `least`: what a tensor core's tile needs."""
-    return max(least, 1 << (size - 1).bit_length())
+    return max(least, power_of_two(size))
 
 
 def project_tiles(width: int, projection: int, *, weight_bytes: int, tensor_cores: bool) -> ProjectTiles:

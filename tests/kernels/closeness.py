@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from desist.proxy.studies.kernel_parity import relative_error
+
 __all__ = ["TOLERANCE", "assert_close"]
 
 #: Largest relative RMS error against the float32 specification, by the type of the hidden states and weights.
@@ -15,9 +17,6 @@ def assert_close(name: str, found: torch.Tensor, expected: torch.Tensor, bound: 
     """Relative RMS error of `found` against `expected`; NaN must stand in the same places."""
     assert found.shape == expected.shape, f"{name}: shape {tuple(found.shape)}, not {tuple(expected.shape)}"
     assert torch.equal(found.isnan(), expected.isnan()), f"{name}: NaN in other places"
-    there = ~expected.isnan()
-    a, b = found[there].double(), expected[there].double()
-    scale = b.square().mean().sqrt().clamp(min=1e-30)
-    error = float((a - b).square().mean().sqrt() / scale) if len(b) else 0.0
+    error = relative_error(found, expected)
     print(f"{name}: relative RMS error {error:.2e} (bound {bound:.0e})")
     assert error <= bound, f"{name}: relative RMS error {error:.2e} > {bound:.0e}"

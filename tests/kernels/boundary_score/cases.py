@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pytest
 import torch
 
 from desist.kernels import Layer
@@ -19,7 +17,6 @@ from desist.kernels.rows import IDLE, Rows
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCABULARY = 50
 STATES = 7
-RUBBISH = 99  # in flags: none of the bits in use but BOUNDARY, THINKING and LOST, which would be noticed
 
 
 def automaton(seed: int, every_n: int = 0) -> Automaton:
@@ -103,17 +100,3 @@ def places(rows: int, chosen: int, tokens: int, seed: int = 3) -> tuple[torch.Te
     generator = torch.Generator().manual_seed(seed)
     at = torch.randint(tokens, (rows,), generator=generator).to(DEVICE, torch.int32)
     return at, torch.randperm(rows, generator=generator)[:chosen].to(DEVICE, torch.int32)
-
-
-@contextmanager
-def poisoned() -> Iterator[None]:
-    """New memory holds NaN and RUBBISH, so that what a kernel forgot to write is seen."""
-    empty: Callable[..., torch.Tensor] = torch.empty
-
-    def rubbish(*size: Any, **options: Any) -> torch.Tensor:
-        made = empty(*size, **options)
-        return made.fill_(torch.nan if made.is_floating_point() else RUBBISH)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", rubbish)
-        yield

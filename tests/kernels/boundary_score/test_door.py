@@ -16,12 +16,12 @@ from tests.kernels.boundary_score.cases import (
     automaton,
     hidden_states,
     layers,
-    poisoned,
     probe,
     rows_of,
     step,
 )
 from tests.kernels.closeness import TOLERANCE, assert_close
+from tests.kernels.poison import poisoned
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -67,7 +67,8 @@ def test_importing_needs_no_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch, desist.kernels.boundary_score as op\n"
-        "op.shapes.shipped()\n"
+        "from desist.kernels.boundary_score import shapes\n"
+        "shapes.shipped()\n"
         "op.mlp_score_rows([torch.ones(1, 2)], torch.zeros(1, dtype=int), torch.zeros(1, dtype=int),\n"
         "    op.pack([op.reference.Layer(torch.ones(1, 2), torch.ones(1))], torch.float32))\n"
     )

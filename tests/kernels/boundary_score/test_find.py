@@ -15,10 +15,10 @@ from tests.kernels.boundary_score.cases import (
     STATES,
     VOCABULARY,
     automaton,
-    poisoned,
     rows_of,
     step,
 )
+from tests.kernels.poison import poisoned
 
 IMPLS: tuple[Impl, ...] = ("torch", "triton")
 

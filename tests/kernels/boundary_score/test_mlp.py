@@ -10,8 +10,9 @@ import torch
 from desist import kernels
 from desist.kernels import Layer
 from desist.kernels.boundary_score import Packed, mlp_score_rows, pack
-from tests.kernels.boundary_score.cases import DEVICE, hidden_states, places, poisoned, probe
+from tests.kernels.boundary_score.cases import DEVICE, hidden_states, places, probe
 from tests.kernels.closeness import TOLERANCE, assert_close
+from tests.kernels.poison import poisoned
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 
 from desist.kernels.boundary_score.flags import Flag
@@ -24,11 +22,11 @@ from desist.kernels.decide_and_force import (
     decide,
 )
 from desist.kernels.rows import IDLE, Rows
+from tests.kernels.poison import poisoned
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IMPLS: tuple[Impl, ...] = ("torch", "triton")
 VOCABULARY = 12
-RUBBISH = 77
 
 PLAIN = int(Flag.THINKING | Flag.COUNTED | Flag.WHOLE)
 CUE = PLAIN | int(Flag.BOUNDARY)
@@ -187,17 +185,3 @@ def decide_alike(step: Step, worlds: dict[Impl, Kept]) -> Decided:
     assert entries(worlds["torch"].state) == entries(worlds["triton"].state)
     assert torch.equal(worlds["torch"].ring.words, worlds["triton"].ring.words)
     return decided["triton"]
-
-
-@contextmanager
-def poisoned() -> Iterator[None]:
-    """New memory holds NaN and RUBBISH, so that what a kernel forgot to write is seen."""
-    empty: Callable[..., torch.Tensor] = torch.empty
-
-    def rubbish(*size: Any, **options: Any) -> torch.Tensor:
-        made = empty(*size, **options)
-        return made.fill_(torch.nan if made.is_floating_point() else RUBBISH)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", rubbish)
-        yield

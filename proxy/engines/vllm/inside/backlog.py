@@ -7,17 +7,17 @@ one row as for a block of them: it reads all the probe's weights. Knows rows and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from desist.controller import Boundary
 from desist.kernels.reference import BLOCK_ROWS
-from desist.proxy.engines.vllm.inside.scoring import TapRows
+from desist.proxy.engines.vllm.inside.scoring import Scoring, TapRows
 from desist.proxy.engines.vllm.inside.tracked import Tracked
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Backlog", "Owed", "may_wait", "scores_owed"]
+__all__ = ["Backlog", "Owed", "may_wait"]
 
 #: Steps that a score may be late: its event is for people and counters, who look a few times a second.
 _MOST_STEPS = 64
@@ -44,19 +44,20 @@ def may_wait(one: Tracked) -> bool:
 
 
 class Backlog:
-    """What is owed, in order of time. The hidden states are copied when they are there."""
+    """What is owed, by set of probes (a request keeps the one that it entered with), in order of time."""
 
     def __init__(self) -> None:
-        self._owed: list[Owed] = []
-        self._rows: list[torch.Tensor] = []  # as many rows each as were added together
+        self._owed: dict[Scoring, tuple[list[Owed], list[torch.Tensor]]] = {}
         self._debtors: set[int] = set()
-        self._steps = 0
+        self._count = self._steps = 0
 
-    def add(self, owed: Sequence[Owed], taps: TapRows, rows: Sequence[int]) -> None:
-        """Boundaries of one step and of one set of probes, at these rows of logits."""
-        self._rows.append(owed[0].one.scoring.boundary_rows(taps, rows))
-        self._owed += owed
+    def add(self, scoring: Scoring, owed: Sequence[Owed], taps: TapRows, rows: Sequence[int]) -> None:
+        """Boundaries of one step at these rows of logits; their hidden states are copied."""
+        kept, read = self._owed.setdefault(scoring, ([], []))
+        read.append(scoring.boundary_rows(taps, rows))
+        kept += owed
         self._debtors.update(id(each.one) for each in owed)
+        self._count += len(owed)
 
     def owes(self, requests: Iterable[Tracked]) -> bool:
         """Whether one of the requests has a boundary here."""
@@ -64,29 +65,15 @@ class Backlog:
 
     def tick(self) -> bool:
         """A step has passed; whether it is time to score."""
-        if not self._owed:
+        if not self._count:
             return False
         self._steps += 1
-        return len(self._owed) >= BLOCK_ROWS or self._steps >= _MOST_STEPS
+        return self._count >= BLOCK_ROWS or self._steps >= _MOST_STEPS
 
-    def take(self) -> tuple[list[Owed], list[torch.Tensor]]:
-        """All that is owed, and the rows of hidden states (side by side, as `add` read them)."""
-        owed, rows = self._owed, self._rows
-        self._owed, self._rows, self._steps = [], [], 0
+    def take(self) -> list[tuple[Scoring, list[Owed], list[torch.Tensor]]]:
+        """All that is owed: the boundaries of each set of probes, and what it reads of them, in order."""
+        taken = [(scoring, owed, read) for scoring, (owed, read) in self._owed.items()]
+        self._owed.clear()
         self._debtors.clear()
-        return owed, rows
-
-
-def scores_owed(owed: Sequence[Owed], rows: Sequence[Any]) -> list[float]:
-    """Scores "probe" of what `take` gave: one call for each set of probes, usually one for all."""
-    import torch
-
-    found: list[float] = []
-    start = 0
-    while start < len(owed):
-        scoring, end = owed[start].one.scoring, start
-        while end < len(owed) and owed[end].one.scoring is scoring:
-            end += 1
-        found += scoring.scores_of_rows(torch.cat(list(rows))[start:end])
-        start = end
-    return found
+        self._count = self._steps = 0
+        return taken

@@ -20,7 +20,7 @@ from desist.controller.vocabulary import Vocabulary
 from desist.data.errors import ControlError
 from desist.proxy.engines.vllm.identity import identity_of
 from desist.proxy.engines.vllm.inside.attention import Attention
-from desist.proxy.engines.vllm.inside.backlog import Backlog, Owed, may_wait, scores_owed
+from desist.proxy.engines.vllm.inside.backlog import Backlog, Owed, may_wait
 from desist.proxy.engines.vllm.inside.evidence import Judged, RowOf, Stream, hidden_of, scores_of
 from desist.proxy.engines.vllm.inside.scoring import Scoring, TapRows
 from desist.proxy.engines.vllm.inside.tracked import Forced, Reading, Request, Tracked
@@ -65,7 +65,7 @@ class Runtime:
 
     def __post_init__(self) -> None:
         words = lexicon(self.profile, self.vocabulary)
-        self.attention = Attention(lambda token: words.inert(token) is not None)
+        self.attention = Attention(words.says_nothing)
 
     def entered(
         self,
@@ -108,16 +108,15 @@ class Runtime:
 
         The newest id was never read: its row would have come in the next step.
         """
-        gone = [request_id for request_id in request_ids if request_id in self.tracked]
-        if self._backlog.owes(self.tracked[request_id] for request_id in gone):
+        gone = {name: self.tracked[name] for name in request_ids if name in self.tracked}
+        if self._backlog.owes(gone.values()):
             self._score_backlog()
-        for request_id in gone:
-            one = self.tracked.pop(request_id, None)
-            if one is not None:
-                self.attention.ignore(request_id)
-                one.catch_up(generated(request_id)[one.read : -1])
-                self._identities.pop(one.identity, None)
-                self._events += [*one.commit(one.committed), one.closed()]
+        for request_id, one in gone.items():
+            del self.tracked[request_id]
+            self.attention.ignore(request_id)
+            one.catch_up(generated(request_id)[one.read : -1])
+            self._identities.pop(one.identity, None)
+            self._events += [*one.commit(one.committed), one.closed()]
 
     def step(self, rows: Sequence[RowOf], taps: TapRows) -> None:
         """Score, decide and force for one step. Without drafts everything is committed at once."""
@@ -253,19 +252,19 @@ class Runtime:
 
     def _put_off(self, reasoning: Sequence[Judged], taps: TapRows) -> list[Judged]:
         """Move boundaries that may wait for their scores to the backlog; those that are left."""
-        waiting = [each for each in reasoning if self._may_wait(each)]
-        if not waiting:
-            return list(reasoning)
-        with self.guarded("keeping hidden states", [each.one for each in waiting]):
-            for scoring in {id(each.one.scoring): each.one.scoring for each in waiting}.values():
-                part = [each for each in waiting if each.one.scoring is scoring]
+        waiting: dict[Scoring, list[Judged]] = {}
+        left: list[Judged] = []
+        for each in reasoning:
+            (waiting.setdefault(each.one.scoring, []) if self._may_wait(each) else left).append(each)
+        for scoring, part in waiting.items():
+            with self.guarded("keeping hidden states", [each.one for each in part]):
                 owed = [
                     Owed(one, reading.boundary, one.read, one.session.detector.held)
                     for _, one, reading in part
                     if reading.boundary is not None
                 ]
-                self._backlog.add(owed, taps, [each.row.row for each in part])
-        return [each for each in reasoning if each not in waiting]
+                self._backlog.add(scoring, owed, taps, [each.row.row for each in part])
+        return left
 
     def _may_wait(self, each: Judged) -> bool:
         return (
@@ -278,16 +277,19 @@ class Runtime:
 
     def _score_backlog(self) -> None:
         """Score the boundaries that waited, and decide at them as if it were then."""
-        owed, rows = self._backlog.take()
-        found: list[float | None] = [None] * len(owed)
-        with self.guarded("the probe", [each.one for each in owed]):
-            found = [*scores_owed(owed, rows)]
-        for (one, boundary, read, held), score in zip(owed, found, strict=True):
-            with self.guarded("deciding", (one,)):
-                scores = {} if score is None else {"probe": score}
-                decision = one.session.decide_late(boundary, scores, held=held)
-                one.tell_boundary(boundary, scores, decision, tokens=read, held=held)
-                self._events += one.commit(one.committed)
+        for scoring, owed, read in self._backlog.take():
+            found: list[float | None] = [None] * len(owed)
+            with self.guarded("the probe", [each.one for each in owed]):
+                found = [*scoring.scores_of_rows(*read)]
+            for each, score in zip(owed, found, strict=True):
+                with self.guarded("deciding", (each.one,)):
+                    self._decide_late(each, {} if score is None else {"probe": score})
+
+    def _decide_late(self, owed: Owed, scores: Mapping[str, float]) -> None:
+        one, boundary, read, held = owed
+        decision = one.session.decide_late(boundary, scores, held=held)
+        one.tell_boundary(boundary, scores, decision, tokens=read, held=held)
+        self._events += one.commit(one.committed)
 
     def _decide(
         self, one: Tracked, reading: Reading, scores: Mapping[str, float], hidden: bytes | None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import torch
 
 from desist.data.errors import ProbeError
-from desist.kernels.boundary_score import Packed, mlp_score_rows, pack
+from desist.kernels.boundary_score import MAX_ROWS, Packed, mlp_score_rows, pack
 from desist.kernels.choice import Impl, chosen
 from desist.probes.lynx import LynxProbe
 from desist.proxy.engines.embedded.artefacts import Scorers
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Scoring", "TapRows", "as_bytes", "layer_of"]
 
@@ -55,8 +54,6 @@ def layer_of(tap: int, n_layers: int) -> int:
 
 def as_bytes(rows: torch.Tensor, kind: StreamType) -> list[bytes]:
     """Each row in native byte order, as `kind`."""
-    import torch
-
     if kind == "float32":
         return [row.tobytes() for row in rows.float().cpu().numpy()]
     return [row.tobytes() for row in rows.to(torch.bfloat16).view(torch.int16).cpu().numpy()]
@@ -97,21 +94,20 @@ class Scoring:
             return []
         if self._fused is None:
             return self.scores_of_rows(self.boundary_rows(taps, rows))
-        import torch
-
         chosen_rows = torch.tensor(rows, dtype=torch.int32, device=taps.at.device)
-        tensors = taps.tensors(self._probe_layers)
-        scores = mlp_score_rows(tensors, taps.at, chosen_rows, self._fused, impl="triton")
-        found: list[float] = scores.tolist()
-        return found
+        return _in_kernels(self._fused, taps.tensors(self._probe_layers), taps.at, chosen_rows)
 
     def boundary_rows(self, taps: TapRows, rows: Sequence[int]) -> torch.Tensor:
         """What the boundary probe reads of these rows [rows, layers * D], copied."""
         return taps.read(self._probe_layers, rows)
 
-    def scores_of_rows(self, read: torch.Tensor) -> list[float]:
-        """Scores "probe" of rows that `boundary_rows` read, in this step or before."""
+    def scores_of_rows(self, *parts: torch.Tensor) -> list[float]:
+        """Scores "probe" of rows that `boundary_rows` read, in this step or before, part after part."""
         assert self._probe is not None
+        read = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._fused is not None:
+            each = torch.arange(len(read), dtype=torch.int32, device=read.device)
+            return _in_kernels(self._fused, read.chunk(self._fused.taps, dim=1), each, each)
         found: list[float] = self._probe.score(read.float()).tolist()
         return found
 
@@ -134,8 +130,6 @@ class Scoring:
         self, taps: TapRows, rows: Sequence[int], states: Sequence[Any]
     ) -> tuple[list[Any], list[float]]:
         """New states and scores "rom" of reasoning tokens, one state a row."""
-        import torch
-
         assert self._rom is not None
         fresh, scores = self._rom.step(torch.stack(list(states)), taps.read(self._rom_layers, rows).float())
         return list(fresh), scores.tolist()
@@ -153,8 +147,6 @@ def _fused(probe: Any, impl: Impl) -> Packed | None:
     """
     if not isinstance(probe, LynxProbe) or probe.card.hidden_dtype == "float16":
         return None
-    import torch
-
     device = probe.layers[0].weight.device
     if chosen(impl, device) == "torch":
         return None
@@ -165,3 +157,15 @@ def _fused(probe: Any, impl: Impl) -> Packed | None:
             raise ProbeError(f"kernels: triton, but {error}") from error
         logger.info("desist: the kernels do not take this probe, torch scores it: %s", error)
         return None
+
+
+def _in_kernels(
+    probe: Packed, taps: Sequence[torch.Tensor], at: torch.Tensor, rows: torch.Tensor
+) -> list[float]:
+    """Scores of the rows numbered `rows` [M] int32, M >= 1; `taps` and `at` as for the kernels."""
+    starts = range(0, len(rows), MAX_ROWS)
+    parts = [
+        mlp_score_rows(taps, at, rows[start : start + MAX_ROWS], probe, impl="triton") for start in starts
+    ]
+    found: list[float] = torch.cat(parts).tolist()
+    return found

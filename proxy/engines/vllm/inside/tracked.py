@@ -132,11 +132,11 @@ class Tracked:
 
     def opened(self) -> Opened:
         """The first event."""
-        return Opened(self.identity, len(self.request.prompt_ids), self.mode, self.uncontrolled)
+        return Opened(self.identity, self.prompt_tokens, self.mode, self.uncontrolled)
 
     def is_news(self, position: int) -> bool:
         """Whether the token at `position` is generated, and not among those that are final already."""
-        return position - len(self.request.prompt_ids) + 1 > self.committed
+        return position - self.prompt_tokens + 1 > self.committed
 
     @property
     def rows_until_due(self) -> int | None:
@@ -164,7 +164,7 @@ class Tracked:
         committed ones was seen and is passed over; one before the last read takes back what was read after
         it. Raises `LookupError` where tokens between were never seen.
         """
-        n = position - len(self.request.prompt_ids) + 1
+        n = position - self.prompt_tokens + 1
         if n <= self.committed:
             return None
         if n <= self.read:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from desist.controller import BoundaryDetector, ModelProfile
+from desist.controller.lexicon import lexicon
 from desist.proxy.engines.vllm.inside.attention import Attention
 from desist.proxy.engines.vllm.inside.evidence import RowOf
 from desist.proxy.engines.vllm.wire import Event, Scored, StopNow
@@ -193,7 +194,7 @@ def test_skipping_says_what_pushing_says(pieces: list[Any], data: st.DataObject)
     quiet: list[int] = []
     for token in ids:
         found = one.push(token)
-        if other.says_nothing(token) and data.draw(st.booleans()):
+        if lexicon(profile, words).says_nothing(token) and data.draw(st.booleans()):
             assert found is None
             quiet.append(token)
             continue
