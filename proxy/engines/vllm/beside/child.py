@@ -2,7 +2,9 @@
 
 Knows processes, signals and the health address; nothing of requests or of what runs inside. The child has
 a process group of its own, so that Ctrl-C in a terminal reaches the proxy first, which lets streams finish
-and then ends the child. On Linux the child is ended by the kernel, should the proxy be killed.
+and then ends the child. It has no session of its own: Linux shares processor time out by session first, and
+vLLM's processes, which ask for their messages without a pause, then kept the proxy waiting for seconds where
+there were no more cores than processes. On Linux the child is ended by the kernel, should the proxy be killed.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
             limit=_MAX_LINE,
             env={**os.environ, **self._environ},
         )

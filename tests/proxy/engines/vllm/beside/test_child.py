@@ -93,6 +93,7 @@ def test_it_is_waited_for_and_ended_with_its_workers(tmp_path: Path, behaviour: 
         assert child.failure is None
         assert house.lines == ["loading weights"]
         assert os.getpgid(house.pids[0]) == child.pid != os.getpgid(0)
+        assert os.getsid(house.pids[0]) == os.getsid(0)  # Linux shares its time out by session
         assert all(map(alive, house.pids))
 
     run(house, what)
