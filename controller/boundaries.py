@@ -8,9 +8,8 @@ In a prompt only what follows the last assistant header counts, so a tag quoted 
 from __future__ import annotations
 
 import codecs
-import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from desist.controller.core import Boundary
 from desist.controller.cues import CueState
@@ -46,9 +45,14 @@ class _State:
     zones: HoldOff = field(default_factory=HoldOff)
 
     def copy(self) -> _State:
-        twin = copy.copy(self)
+        twin = _State.__new__(_State)
+        for name in _FIELDS:
+            setattr(twin, name, getattr(self, name))
         twin.zones = self.zones.copy()
         return twin
+
+
+_FIELDS = tuple(each.name for each in fields(_State))  # `copy.copy` would look for them each time
 
 
 class BoundaryDetector:
@@ -150,24 +154,32 @@ class BoundaryDetector:
         return boundary
 
     def skip(self, token_ids: Sequence[int]) -> None:
-        """Read tokens that say nothing, as `push` would each of them, at once."""
+        """Read tokens of which none completes a boundary, as `push` would each of them, at once."""
+        start = 0
+        while start < len(token_ids):
+            inert = self._skip_inert(token_ids, start)
+            start += inert
+            if start < len(token_ids):
+                self.push(token_ids[start])
+                start += 1
+
+    def _skip_inert(self, token_ids: Sequence[int], start: int) -> int:
+        """Take the inert tokens from `start` on to be read later; how many these are."""
         state, history = self._state, self._history
         if not state.thinking or state.pending:
-            for token_id in token_ids:
-                self.push(token_id)
-            return
-        texts = [self._words.inert(token_id) or "" for token_id in token_ids]
-        start = 0
-        while start < len(texts):
-            end = min(len(texts), start + _CHECKPOINT - len(history) % _CHECKPOINT)
-            self._unread += texts[start:end]
-            history += token_ids[start:end]
-            state.tokens += end - start
-            state.position += end - start
-            if len(history) % _CHECKPOINT == 0:
-                self._settle()
-                self._checkpoints.append(state.copy())
-            start = end
+            return 0
+        end = min(len(token_ids), start + _CHECKPOINT - 1 - len(history) % _CHECKPOINT)  # `push` keeps states
+        inert, unread, at = self._words.inert, self._unread, start
+        while at < end:
+            text = inert(token_ids[at])
+            if text is None:
+                break
+            unread.append(text)
+            at += 1
+        history += token_ids[start:at]
+        state.tokens += at - start
+        state.position += at - start
+        return at - start
 
     def replay(self, token_ids: Iterable[int]) -> tuple[Boundary, ...]:
         """Start again after the prompt and read these tokens: the state from a token history."""

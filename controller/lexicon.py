@@ -41,6 +41,18 @@ class Lexicon:
         """Whether a token can be no boundary and open or close nothing, wherever it stands."""
         return self.inert(token_id) is not None
 
+    def ends_line(self, token_id: int) -> bool:
+        """Whether a token is one line end among blanks, which is no boundary unless blanks alone stand
+        between it and another line end."""
+        if not self._any or self._vocabulary.is_special(token_id):
+            return False
+        try:
+            text = self._vocabulary.token_bytes(token_id).decode()
+        except UnicodeDecodeError:
+            return False
+        single = text.count("\n") == 1 and text.isspace()
+        return single and not any(self._may_end(cue, _plain(text)) for cue in self._ends)
+
     def inert(self, token_id: int) -> str | None:
         """The text of a token that can be no boundary and change no zone, whatever stands before it."""
         try:

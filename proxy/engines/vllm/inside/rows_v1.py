@@ -93,6 +93,6 @@ def _step(runner: Any, plugin: Installed, state: Any) -> None:
     if not rows:
         runtime.tick()
         return
-    at = runner.query_start_loc.gpu[1 : len(runner.input_batch.req_ids) + 1].long() - 1
+    places = runner.query_start_loc.np[1 : len(runner.input_batch.req_ids) + 1] - 1
     inner = state.aux_hidden_states or ()
-    runtime.step(rows, StepTaps(state.hidden_states, inner, plugin.inner_layers, plugin.n_layers, at))
+    runtime.step(rows, StepTaps(state.hidden_states, inner, plugin.inner_layers, plugin.n_layers, places))

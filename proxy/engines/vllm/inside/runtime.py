@@ -64,8 +64,7 @@ class Runtime:
     attention: Attention = field(init=False)
 
     def __post_init__(self) -> None:
-        words = lexicon(self.profile, self.vocabulary)
-        self.attention = Attention(words.says_nothing)
+        self.attention = Attention(lexicon(self.profile, self.vocabulary))
 
     def entered(
         self,

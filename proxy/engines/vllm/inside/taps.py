@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 __all__ = ["StepTaps"]
 
@@ -15,14 +17,22 @@ class StepTaps:
     """The hidden states of one step; implements `scoring.TapRows`.
 
     `last` [tokens, D] is after the final norm (layer `n_layers`), `inner[k]` [tokens, D] the output before
-    layer `inner_layers[k]`, `at` [rows] the token that each row of logits has read.
+    layer `inner_layers[k]`, `places` [rows] the token that each row of logits has read: an array where the
+    host knows it.
     """
 
     last: torch.Tensor
     inner: Sequence[torch.Tensor]
     inner_layers: Sequence[int]
     n_layers: int
-    at: torch.Tensor
+    places: torch.Tensor | NDArray[np.int32]
+
+    @property
+    def at(self) -> torch.Tensor:
+        """[rows] the token that each row of logits has read, on the device."""
+        if isinstance(self.places, torch.Tensor):
+            return self.places
+        return torch.from_numpy(self.places).to(self.last.device)
 
     def tensors(self, layers: Sequence[int]) -> list[torch.Tensor]:
         """Each layer's hidden states [tokens, D], as they lie; row r of logits has read `at[r]`."""
@@ -33,6 +43,10 @@ class StepTaps:
 
     def read(self, layers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
         """Layers side by side, [rows, layers * D], on the device, in the model's type."""
-        at = self.at[torch.tensor(rows, device=self.at.device)]
-        parts = [tensor[at] for tensor in self.tensors(layers)]
+        tensors = self.tensors(layers)
+        if len(rows) == 1 and not isinstance(self.places, torch.Tensor):  # views cost less than a gather
+            place = int(self.places[rows[0]])
+            return torch.cat([tensor[place] for tensor in tensors])[None]
+        at = self.at[torch.tensor(rows, device=self.last.device)]
+        parts = [tensor[at] for tensor in tensors]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)

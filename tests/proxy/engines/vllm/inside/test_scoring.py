@@ -37,6 +37,16 @@ def test_late_scores_are_those_of_the_step_whatever_computes_them(scorers: Score
         assert at_once == pytest.approx(plain.boundary_scores(taps, rows), abs=1e-5)
 
 
+@pytest.mark.parametrize("rows", [[3], [5, 0, 29, 3]])
+def test_places_known_to_the_host_read_what_places_on_the_device_read(rows: list[int]) -> None:
+    last, *inner = (torch.randn(30, 8) for _ in range(4))
+    places = torch.randperm(30).to(torch.int32)
+    there = StepTaps(last, inner, (2, 3, 4), N_LAYERS, places)
+    here = StepTaps(last, inner, (2, 3, 4), N_LAYERS, places.numpy())
+    assert torch.equal(here.read((3, N_LAYERS), rows), there.read((3, N_LAYERS), rows))
+    assert torch.equal(here.at, there.at)
+
+
 @pytest.mark.skipif(not interpreting(), reason="on a machine with a GPU the kernels do not run on the CPU")
 def test_more_rows_than_one_launch_takes_are_scored_in_several(
     scorers: Scorers, monkeypatch: pytest.MonkeyPatch
