@@ -4,7 +4,7 @@ Knows processes, signals and the health address; nothing of requests or of what 
 a process group of its own, so that Ctrl-C in a terminal reaches the proxy first, which lets streams finish
 and then ends the child. It has no session of its own: Linux shares processor time out by session first, and
 vLLM's processes, which ask for their messages without a pause, then kept the proxy waiting for seconds where
-there were no more cores than processes. On Linux the child is ended by the kernel, should the proxy be killed.
+there were no more cores than processes. Should the proxy be killed, the kernel (Linux) ends the child.
 """
 
 from __future__ import annotations
