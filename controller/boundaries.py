@@ -135,6 +135,20 @@ class BoundaryDetector:
         """Whether the last token ended inside a character."""
         return bool(self._state.pending)
 
+    def zone_after(self, token_ids: Iterable[int]) -> bool:
+        """Whether a hold-off zone would be open after these tokens, which are not read. Tags are tokens."""
+        self._settle()
+        zones, pending = self._state.zones.copy(), self._state.pending
+        thinking = self._state.thinking
+        for token_id in token_ids:
+            if token_id in (self._close.token_id, self._tool and self._tool.token_id):
+                thinking = False
+            data = pending + self._vocabulary.token_bytes(token_id)
+            text, used = codecs.utf_8_decode(data, "replace", False)
+            pending = data[used:]
+            zones.feed(text)
+        return thinking and zones.held
+
     def push(self, token_id: int) -> Boundary | None:
         """Read one generated token; the boundary it completes, if any."""
         state = self._state

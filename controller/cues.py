@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CueMatcher", "CueState"]
+__all__ = ["CueMatcher", "CueState", "plain"]
 
 
 class CueState(NamedTuple):
@@ -22,6 +22,14 @@ class CueState(NamedTuple):
     tail: str = ""
     offset: int = 0
     last: tuple[int, int] = (-1, -1)  # (start, cue) of the newest hit, so that "hmm" + "m" counts once
+
+
+def plain(text: str) -> str:
+    """As cues are compared: small letters, one for each character, whatever stands beside it.
+
+    A dotted capital I would become two, and which small sigma is written hangs on its neighbours.
+    """
+    return text.replace("\u0130", "I").lower().replace("\u03c2", "\u03c3")
 
 
 def _cased(character: str) -> bool:
@@ -43,12 +51,12 @@ class CueMatcher:
     """Finds cues without case in text that comes in pieces. Holds no state: see `CueState`."""
 
     def __init__(self, cues: Sequence[str]) -> None:
-        longest_first = sorted({cue for cue in cues if cue}, key=lambda cue: (-len(cue), cue))
+        longest_first = sorted({plain(cue) for cue in cues if cue}, key=lambda cue: (-len(cue), cue))
         alternatives = "|".join(_pattern(cue) for cue in longest_first)
         # Looked ahead from every place, so that cues may overlap.
-        self._pattern = re.compile(f"(?={alternatives})", re.IGNORECASE) if longest_first else None
+        self._pattern = re.compile(f"(?={alternatives})") if longest_first else None
         # A cheap look first: the last word of a cue must end in the new text. Most pieces end there.
-        self._words = tuple({re.split(r"[\s'\u2019]", cue.lower())[-1] for cue in longest_first})
+        self._words = tuple({re.split(r"[\s'\u2019]", cue)[-1] for cue in longest_first})
         # At least one character of a hit is new: so many before it hold the rest, and the one before that.
         self._keep = max((len(cue) for cue in longest_first), default=0)
 
@@ -58,16 +66,22 @@ class CueMatcher:
             return state, None
         window = state.tail + text
         last, found = state.last, None
-        lowered = window.lower()
+        lowered = plain(window)
         new = len(state.tail)
         hopeful = [word for word in self._words if lowered.rfind(word) + len(word) > new]
-        for match in self._pattern.finditer(window) if hopeful else ():
+        for match in self._pattern.finditer(lowered) if hopeful else ():
             cue = match.lastindex or 0
             start, end = match.span(cue)
             if end <= new or (start == 0 and state.offset):
                 continue
             hit = (state.offset + start, cue)
             if hit != last:
-                last, found = hit, found or match.group(cue)
+                last, found = hit, found or window[start:end]
         cut = max(0, len(window) - self._keep)
         return CueState(window[cut:], state.offset + cut, last), found
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Start and end of the cues in one piece that nothing stands before."""
+        if self._pattern is None:
+            return []
+        return [match.span(match.lastindex or 0) for match in self._pattern.finditer(plain(text))]

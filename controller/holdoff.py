@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["SPECIAL", "HoldOff", "held_places"]
+__all__ = ["OPENING", "SPECIAL", "HoldOff", "held_places"]
 
 _ITEM = re.compile(r'[`~$\\{}"\[\]\n]|[^`~$\\{}"\[\]\n]+')
 #: Characters that can open or close a zone, and line ends; text without them changes none.
 SPECIAL = re.compile(r'[`~$\\{}"\[\]\n]')
+#: Characters with the last of which a zone opens: where none is open, text without them opens none.
+OPENING = re.compile(r'[`~${"\[]')
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _NO_OBJECT_AFTER = re.compile(r"[\w\\^})]")
 _LIMITS = {"fence": 16_000, "dollars": 2_000, "bracket": 2_000, "environment": 2_000, "object": 4_000}

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, cast
 
-from desist.controller.cues import CueMatcher
+from desist.controller.cues import CueMatcher, plain
 from desist.controller.holdoff import SPECIAL
 from desist.controller.profile import ModelProfile
 from desist.controller.tags import Tag
@@ -32,7 +32,7 @@ class Lexicon:
         spelled = [tag for tag in (self.opening, self.closing, self.tool) if tag and tag.token_id is None]
         self.memory = max((len(tag.data) for tag in spelled), default=0)  # tokens that may spell a tag
         self._vocabulary = vocabulary
-        self._ends = tuple(_plain(cue) for cue in profile.cues) if "cue" in profile.kinds else ()
+        self._ends = tuple(_flat(cue) for cue in profile.cues) if "cue" in profile.kinds else ()
         # Kinds that look at every token, and tags that tokens spell, leave none that is inert.
         self._any = not self.memory and not {"token", "every_n"} & set(profile.kinds)
         self._inert: dict[int, str | None] = {}
@@ -51,7 +51,7 @@ class Lexicon:
         except UnicodeDecodeError:
             return False
         single = text.count("\n") == 1 and text.isspace()
-        return single and not any(self._may_end(cue, _plain(text)) for cue in self._ends)
+        return single and not any(self._may_end(cue, _flat(text)) for cue in self._ends)
 
     def inert(self, token_id: int) -> str | None:
         """The text of a token that can be no boundary and change no zone, whatever stands before it."""
@@ -70,10 +70,8 @@ class Lexicon:
             return None
         if not text or SPECIAL.search(text):
             return None
-        plain = _plain(text)
-        if len(plain) != len(text):  # a character whose small letter is two: places would not agree
-            return None
-        return None if any(self._may_end(cue, plain) for cue in self._ends) else text
+        flat = _flat(text)
+        return None if any(self._may_end(cue, flat) for cue in self._ends) else text
 
     @staticmethod
     def _may_end(cue: str, text: str) -> bool:
@@ -94,6 +92,6 @@ def _kept(profile: ModelProfile, vocabulary: Any) -> Lexicon:
     return Lexicon(profile, vocabulary)
 
 
-def _plain(text: str) -> str:
+def _flat(text: str) -> str:
     """As cues are compared: small letters, one apostrophe, one kind of white space."""
-    return re.sub(r"\s", " ", text.lower().replace("\u2019", "'"))
+    return re.sub(r"\s", " ", plain(text).replace("\u2019", "'"))

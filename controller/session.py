@@ -86,16 +86,27 @@ class Session:
         """
         return self._at_boundary(boundary, scores, held)
 
-    def decide(self, boundary: Boundary | None, scores: Mapping[str, float] | None = None) -> Decision:
-        """Decide after the token just pushed. A policy whose scorer is not in `scores` has no evidence."""
+    def decide(
+        self,
+        boundary: Boundary | None,
+        scores: Mapping[str, float] | None = None,
+        *,
+        held: bool | None = None,
+    ) -> Decision:
+        """Decide after the token just pushed. A policy whose scorer is not in `scores` has no evidence.
+
+        `held`: whether a hold-off zone counts as open, where that is not what the text says (a device that
+        was not told in time).
+        """
         detector, machine = self.detector, self.machine
         if machine.stopped is None and not detector.thinking:
             return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
         if boundary is None:
             if machine.stopped is None and not machine.watches(detector.position):
                 return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
-            return machine.advance(detector.position, held=detector.held, whole=not detector.mid_character)
-        return self._at_boundary(boundary, scores or {}, detector.held)
+            held = detector.held if held is None else held
+            return machine.advance(detector.position, held=held, whole=not detector.mid_character)
+        return self._at_boundary(boundary, scores or {}, detector.held if held is None else held)
 
     def _at_boundary(self, boundary: Boundary, scores: Mapping[str, float], held: bool) -> Decision:
         scores = dict(scores)

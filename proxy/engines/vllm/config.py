@@ -48,7 +48,8 @@ class PluginConfig(BaseModel):
     commands: str | None = Field(default="tcp://127.0.0.1:8131", description="where commands are taken")
     queue: int = Field(default=100_000, ge=1, description="events that may wait for the network")
     kernels: Literal["auto", "torch", "triton"] = Field(
-        default="auto", description="what scores the boundaries; auto: Triton on a GPU, torch elsewhere"
+        default="auto",
+        description="what scores boundaries, and on the V2 runner decides; auto: Triton on a GPU, else torch",
     )
     min_answer_tokens: int = Field(default=256, ge=1, description="tokens kept for the answer")
     force: bool = Field(default=False, description="load artefacts of other fingerprints, as uncertified")

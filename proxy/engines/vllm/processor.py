@@ -39,7 +39,7 @@ class DesistProcessor(RowsProcessor, SlotsProcessor):  # type: ignore[misc]
         """V1: nothing to do, rows are read from the runner itself."""
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """V2: False, so that logits are copied in no step but those that force (see `rows_v2`)."""
+        """V2: False, so that logits are copied in no step but those that may force (see `rows_v2`)."""
         return False
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
@@ -59,4 +59,8 @@ class DesistProcessor(RowsProcessor, SlotsProcessor):  # type: ignore[misc]
                     apply_at_rows(logits, runtime.forces)
                 else:
                     apply_at_places(logits, ctx.expanded_idx_mapping, ctx.pos, runtime.forces)
+        path = self._installed.path
+        if path is not None and ctx is not None:
+            with runtime.guarded("forcing on the device"):
+                path.force(logits, ctx)
         return logits

@@ -7,7 +7,8 @@ have a plugin.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,10 @@ from desist.proxy.engines.vllm.wire import (
 
 if TYPE_CHECKING:
     from desist.proxy.engines.vllm.inside.commands import CommandInbox
+    from desist.proxy.engines.vllm.inside.device_path import DevicePath
     from desist.proxy.engines.vllm.inside.publisher import Publisher
 
-__all__ = ["Installed", "assemble", "dtype_text", "forget", "installed", "runtimes"]
+__all__ = ["Installed", "assemble", "dtype_text", "forget", "installed", "remember", "runtimes"]
 
 logger = logging.getLogger(__name__)
 _installed: dict[int, tuple[Any, Installed]] = {}
@@ -44,7 +46,7 @@ _installed: dict[int, tuple[Any, Installed]] = {}
 
 @dataclass(slots=True)
 class Installed:
-    """The plugin of one engine in this process."""
+    """The plugin of one engine in this process. `path`: what controls requests on the device, if at all."""
 
     config: PluginConfig
     facts: ModelFacts
@@ -55,6 +57,13 @@ class Installed:
     inner_layers: tuple[int, ...]
     publisher: Publisher | None = None
     inbox: CommandInbox | None = None
+    path: DevicePath | None = None
+
+    @property
+    def by_host(self) -> Collection[str]:
+        """The controlled requests whose rows the host reads."""
+        tracked = self.runtime.tracked
+        return tracked if self.path is None else tracked.keys() - self.path.requests.keys()
 
     @property
     def n_layers(self) -> int:
@@ -71,7 +80,9 @@ class Installed:
         """An engine without requests makes no steps: the thread that takes commands obeys them itself."""
         if isinstance(command, Ping):
             running, errors = len(self.runtime.tracked), self.runtime.errors
-            return CommandDone(command.id, True, f"{running} controlled requests, {errors} errors")
+            apart = 0 if self.path is None else self.path.replay.disagreements
+            told = f"{running} controlled requests, {errors} errors, {apart} disagreements with the device"
+            return CommandDone(command.id, True, told)
         return None if self.runtime.tracked else self._obeyed(command, prepared)
 
     def answer(self, done: CommandDone) -> None:
@@ -135,6 +146,20 @@ class Installed:
         if self.publisher is not None:
             self.publisher.close()
 
+    @contextmanager
+    def _device_told(self) -> Iterator[None]:
+        """Around a change of running requests: what ran before it is heard of first, then the device is told.
+
+        The one place where the host waits for the device: commands are rare, and both sides must weigh one
+        at the same token.
+        """
+        path = self.path if self.runtime.tracked else None
+        if path is not None:
+            path.settle()
+        yield
+        if path is not None:
+            path.tell()
+
     def _obeyed(self, command: Command, prepared: Any) -> CommandDone:
         try:
             return self._obey(command, prepared)
@@ -150,12 +175,14 @@ class Installed:
                 "refused: with tensor parallelism a command would reach the ranks at different steps",
             )
         if isinstance(command, StopNow):
-            concerned = runtime.stop_now(command)
+            with self._device_told():
+                concerned = runtime.stop_now(command)
             if concerned:
                 return CommandDone(command.id, True, f"{concerned} running")
             return CommandDone(command.id, False, f"no running request has the key {command.key!r}")
         if isinstance(command, SetMode):
-            runtime.limit(command.cap)
+            with self._device_told():
+                runtime.limit(command.cap)
             return CommandDone(command.id, True, f"no request uses a mode above {command.cap}")
         if isinstance(command, Reload):
             runtime.scoring, runtime.certificates = prepared
@@ -171,6 +198,11 @@ def installed(vllm_config: Any) -> Installed | None:
     """The plugin of the engine with this configuration object, or None."""
     found = _installed.get(id(vllm_config))
     return found[1] if found is not None else None
+
+
+def remember(vllm_config: Any, plugin: Installed) -> None:
+    """The engine with this configuration object has this plugin, until it ends."""
+    _installed[id(vllm_config)] = (vllm_config, plugin)
 
 
 def runtimes() -> list[Runtime]:
@@ -229,7 +261,7 @@ def assemble(vllm_config: Any, config: PluginConfig, *, runner: str) -> Installe
     plugin = Installed(config, facts, runtime, runner, device, rank, tuple(sorted(read - {facts.n_layers})))
     if get_tp_group().rank_in_group == 0 and (config.events is not None or config.commands is not None):
         _connect(plugin)
-    _installed[id(vllm_config)] = (vllm_config, plugin)
+    remember(vllm_config, plugin)
     logger.info(
         "desist: decide=%s scorers=%s inner layers=%s events=%s",
         config.decide, sorted(runtime.scoring.names), plugin.inner_layers,

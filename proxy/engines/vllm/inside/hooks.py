@@ -7,7 +7,7 @@ by an AttributeError in a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from desist.data.errors import EngineError
 from desist.proxy.engines.vllm.config import TESTED, PluginConfig
 from desist.proxy.engines.vllm.inside import rows_v1, rows_v2
 from desist.proxy.engines.vllm.inside.assembly import Installed, assemble, forget, installed
-from desist.proxy.engines.vllm.inside.runtime import Runtime
+from desist.proxy.engines.vllm.inside.device_assembly import device_path_for
 
-__all__ = ["hook_runner", "require_internals"]
+__all__ = ["hook_runner", "require_internals", "take_in"]
 
 _RUNNER = ("load_model", "execute_model", "sample_tokens", "get_model", "execute_model_state")
 
@@ -47,18 +47,17 @@ def hook_runner(runner: Any, vllm_config: Any, config: PluginConfig) -> None:
 
     def load_model(*args: Any, **kwargs: Any) -> Any:
         result = original["load_model"](*args, **kwargs)
-        _set_taps(runner, assemble(vllm_config, config, runner="v2" if v2 else "v1"))
+        plugin = assemble(vllm_config, config, runner="v2" if v2 else "v1")
+        _set_taps(runner, plugin)
+        if v2:
+            plugin.path = device_path_for(runner, vllm_config, plugin)
         return result
 
     def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         plugin = installed(vllm_config)
         if plugin is not None:
             with plugin.runtime.guarded("taking in requests"):
-                plugin.obey_commands()
-                plugin.runtime.left(
-                    scheduler_output.finished_req_ids, lambda request_id: rows.generated(runner, request_id)
-                )
-                _admit(plugin.runtime, scheduler_output)
+                take_in(plugin, scheduler_output, lambda request_id: rows.generated(runner, request_id))
         return original["execute_model"](scheduler_output, *args, **kwargs)
 
     runner.load_model, runner.execute_model = load_model, execute_model
@@ -73,7 +72,20 @@ def hook_runner(runner: Any, vllm_config: Any, config: PluginConfig) -> None:
         runner.shutdown = shutdown
 
 
-def _admit(runtime: Runtime, scheduler_output: Any) -> None:
+def take_in(plugin: Installed, scheduler_output: Any, generated: Callable[[str], Sequence[int]]) -> None:
+    """Before a step: what the steps before it decided on the device, commands, who has ended, who comes."""
+    finished = scheduler_output.finished_req_ids
+    if plugin.path is not None:
+        plugin.path.begin(scheduler_output.preempted_req_ids)
+    plugin.obey_commands()
+    plugin.runtime.left(finished, generated)
+    if plugin.path is not None:
+        plugin.path.drop(finished)
+    _admit(plugin, scheduler_output)
+
+
+def _admit(plugin: Installed, scheduler_output: Any) -> None:
+    runtime = plugin.runtime
     for new in scheduler_output.scheduled_new_reqs:
         params = new.sampling_params
         if params is not None and params.extra_args:
@@ -85,6 +97,8 @@ def _admit(runtime: Runtime, scheduler_output: Any) -> None:
                     params.extra_args,
                     structured=params.structured_outputs is not None,
                 )
+                if plugin.path is not None:
+                    plugin.path.adopt(new.req_id)
     runtime.flush()
 
 

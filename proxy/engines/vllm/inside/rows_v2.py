@@ -2,6 +2,9 @@
 
 The inner layers are gone when `sample` is called, so they are kept from `sample_tokens` on. Under speculation
 a request has one row per draft; which of them were taken is known after `sample`, and only then told.
+
+Requests that the device controls (`device_path`) are decided there first, without a wait. The rows of all
+others are read by the host, which then waits for the forward pass: only in steps that have such requests.
 """
 
 from __future__ import annotations
@@ -44,17 +47,21 @@ def hook_sampling(runner: Any, vllm_config: Any) -> None:
             return sample(hidden_states, input_batch, *args, **kwargs)
         runtime = plugin.runtime
         runtime.forces, rows = [], []
+        changed: set[int] = set()  # slots whose logits may be changed
         if runtime.tracked:
             with runtime.guarded("a step", runtime.tracked.values()), torch.inference_mode():
                 plugin.obey_commands()  # a decision from outside had the whole forward pass to arrive
-                rows = live_rows(input_batch, runtime.tracked)
                 taps = StepTaps(
                     hidden_states, kept[0], plugin.inner_layers, plugin.n_layers, input_batch.logits_indices
                 )
+                if plugin.path is not None:
+                    changed |= plugin.path.step(input_batch, taps)
+                rows = live_rows(input_batch, plugin.by_host)
                 runtime.step(rows, taps)
-        # Only now does the sampler copy the logits to be changed, and only for a batch that forces.
+        # Only now does the sampler copy the logits to be changed, and only for a batch that may force.
         wanted = runner.sampler.needs_logits_processing
-        before = {force.slot: bool(wanted[force.slot]) for force in runtime.forces}
+        changed.update(force.slot for force in runtime.forces)
+        before = {slot: bool(wanted[slot]) for slot in changed}
         for slot in before:
             wanted[slot] = True
         try:
@@ -62,6 +69,8 @@ def hook_sampling(runner: Any, vllm_config: Any) -> None:
         finally:
             for slot, needed in before.items():
                 wanted[slot] = needed
+        if plugin.path is not None:
+            plugin.path.sampled(input_batch, result[0].sampled_token_ids, result[1])
         if any(row.draft for row in rows):
             with runtime.guarded("taking drafts", runtime.tracked.values()):
                 _commit(plugin, input_batch, rows, result[1])

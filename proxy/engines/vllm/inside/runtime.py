@@ -113,6 +113,7 @@ class Runtime:
         for request_id, one in gone.items():
             del self.tracked[request_id]
             self.attention.ignore(request_id)
+            one.drop_drafts()
             one.catch_up(generated(request_id)[one.read : -1])
             self._identities.pop(one.identity, None)
             self._events += [*one.commit(one.committed), one.closed()]
@@ -121,6 +122,8 @@ class Runtime:
         """Score, decide and force for one step. Without drafts everything is committed at once."""
         self.forces = []
         waves = _waves(rows)
+        if len(waves) > 1 and self._backlog.owes(self.tracked.values()):
+            self._score_backlog()  # with drafts nothing is put off, and boundaries are decided in order
         for wave in waves:
             self._wave(wave, taps, final=len(waves) == 1)
         self.tick()

@@ -117,6 +117,16 @@ class Scoring:
         return self._fused is not None
 
     @property
+    def packed(self) -> Packed | None:
+        """The boundary probe as the kernels read it; None where they do not."""
+        return self._fused
+
+    @property
+    def layers_of_each(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The layers of the boundary probe and those of the streaming one, in their order."""
+        return self._probe_layers, self._rom_layers
+
+    @property
     def judges_boundaries(self) -> bool:
         """Whether there is a boundary probe."""
         return self._probe is not None

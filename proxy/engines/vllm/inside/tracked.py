@@ -157,6 +157,17 @@ class Tracked:
         """Ask for a stop from outside. It is weighed at the next row, when all before it has been read."""
         self._asked.append(command)
 
+    def hear(self) -> None:
+        """Weigh what was asked for from outside, as of the tokens read so far."""
+        for command in self._asked:
+            self.session.stop_now(
+                StopReason(command.reason),
+                index=command.index,
+                score=command.score,
+                certified=command.certified,
+            )
+        self._asked.clear()
+
     def take(self, position: int, token: int, missed: Sequence[int] = ()) -> Reading | None:
         """Read the token at `position` of the sequence; what it holds if it is reasoning to be judged.
 
@@ -171,14 +182,7 @@ class Tracked:
             self._rewind(n - 1)
         if n > self.read + 1:
             self.catch_up(missed)
-        for command in self._asked:
-            self.session.stop_now(
-                StopReason(command.reason),
-                index=command.index,
-                score=command.score,
-                certified=command.certified,
-            )
-        self._asked.clear()
+        self.hear()
         if n > self.read + 1:
             raise LookupError(f"token {self.read + 1} of the generation was never seen, token {n} came")
         self.read = n
@@ -266,6 +270,11 @@ class Tracked:
         if self._answer_ids:
             self._look_through()
         return released
+
+    def drop_drafts(self) -> None:
+        """What was read and never committed was not generated."""
+        if self.read > self.committed:
+            self._rewind(self.committed)
 
     def closed(self) -> Closed:
         """The last event, after the request has ended."""
