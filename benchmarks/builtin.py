@@ -13,6 +13,8 @@ import logging
 from pathlib import Path
 
 from desist.calibration import CannotCertify, ReportSection, write_report
+from desist.calibration.drift_reference import build_reference, reference_path
+from desist.calibration.drift_statistics import replayed_statistics
 from desist.data import read_traces, write_traces
 from desist.data.splits import Split
 from desist.probes import read_hidden, save_probe, train_probe
@@ -93,6 +95,8 @@ def certify(builtin: Builtin, folder: Path, floors: Path) -> None:
         if not isinstance(found, CannotCertify):
             found.save(path)
             StepTable.from_traces(traces).save(path.with_suffix(".estimates.json"))
+            seen = list(replayed_statistics(traces, found.policy(), kinds=found.kinds))
+            build_reference(seen, found.policy(), certificate=found.digest).save(reference_path(path))
     stored = json.loads(floors.read_text()) if floors.exists() else {}
     rates = {name: k / n for name, (k, n) in ((a, b) for a, b in stored.items() if isinstance(b, list)) if n}
     write_report(ROOT / "docs" / "report.html", sections, title="The built-in reasoner", floors=rates or None)

@@ -9,21 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from desist.calibration.fingerprints import differing, plan_prints
 from desist.calibration.ltt import default_grid
 from desist.calibration.plan import Plan
 from desist.controller.core import Policy
 from desist.data.errors import ArtifactMismatch, CalibrationError
+from desist.data.jsonl import atomic_file
 
 __all__ = ["SCHEMA_VERSION", "CannotCertify", "Certificate", "load_certificate", "load_for_running"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = "1.1"
+"""Readers refuse another major number; a higher minor one only adds fields that may be left out."""
 _SCORERS = frozenset({"probe", "rom"})  # names of scorers that have fingerprints of their own
 
 
@@ -33,11 +35,12 @@ class CannotCertify(Plan):
     `reason`: "too_few" (fewer than `needed_n` problems: nothing can be certified), "too_risky" (even the
     most careful threshold that stops anything fails too often; `needed_n` estimates how many problems
     would do, None where its risk itself is not below alpha), "no_stops" (the scorer never crosses a
-    threshold) or "no_gain" (what could be certified saves no tokens).
+    threshold), "no_gain" (what could be certified saves no tokens), "no_guarantee" (the method promises
+    nothing per trace) or "unjudgeable" (the judge could not decide most stops).
     `n_bad`: losses at the most careful threshold that stops anything.
     """
 
-    reason: Literal["too_few", "too_risky", "no_stops", "no_gain"]
+    reason: Literal["too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable"]
     n: int
     n_bad: int = 0
     needed_n: int | None = None
@@ -50,6 +53,10 @@ class CannotCertify(Plan):
             return f"cannot certify, need n >= {self.needed_n} problems, have {self.n}"
         if self.reason == "no_stops":
             return f"cannot certify: the score '{self.scorer}' is 0 on all {self.n} problems, nothing stops"
+        if self.reason == "no_guarantee":
+            return f"method '{self.method}' gives no guarantee per trace: for comparison only, nothing stops"
+        if self.reason == "unjudgeable":
+            return "cannot certify: the judge could not decide most stops, so nothing stops (shadow)"
         if self.reason == "no_gain":
             return (
                 "cannot certify a saving: the thresholds that are safe enough cost more tokens than they save"
@@ -71,12 +78,24 @@ class Certificate(Plan):
     `n`: calibration problems, one trace each; `n_bad`: losses among them at `lam` with its exact 95 %
     interval (`risk_low`, `risk_high`); `saved_fraction`: tokens saved on them, net. For "ltt" all grid
     thresholds down to `lowest` were certified together (`grid_values` only where the grid was not the
-    default one); for "pac" every threshold from `lam` up is covered. `problems`: hashes of the calibration
+    default one); where `grid` is "continuous" every threshold from `lam` up is covered. `n_unjudged`:
+    boundaries that count as lost because the judge could not decide; `n_order`: problems beside the `n` that
+    only ordered the tests ("pareto"); `give_up`: the threshold of 1 - score above which a problem is given
+    up, with `n_given_up` of the `n`. `problems`: hashes of the calibration
     problems. `fingerprints`: what must be the same when the threshold is used. `voided` names the ones
     that differed when it was loaded by force: such a certificate gives uncertified policies.
     """
 
-    schema_version: Literal[1] = 1
+    added: ClassVar[tuple[str, ...]] = (
+        *Plan.added,
+        "n_unjudged",
+        "n_order",
+        "give_up",
+        "n_given_up",
+        "expires",
+    )
+
+    schema_version: Literal[1] | str = SCHEMA_VERSION
     lam: float = Field(ge=0, le=1)
     n: int = Field(ge=1)
     n_bad: int = Field(ge=0)
@@ -90,9 +109,14 @@ class Certificate(Plan):
     grid: Literal["default-1", "given", "continuous"]
     grid_values: tuple[float, ...] = ()
     lowest: float
+    n_unjudged: int = Field(default=0, ge=0)
+    n_order: int = Field(default=0, ge=0)
+    give_up: float | None = None
+    n_given_up: int = Field(default=0, ge=0)
     problems: tuple[str, ...]
     fingerprints: dict[str, str]
     created: str
+    expires: str = ""
     versions: dict[str, str]
     text: str
     voided: tuple[str, ...] = Field(default=(), exclude=True)
@@ -105,8 +129,7 @@ class Certificate(Plan):
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON of everything that is saved."""
-        plain = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(plain.encode()).hexdigest()
+        return _digest(self.model_dump(mode="json"))
 
     def policy(self, lam: float | None = None) -> Policy:
         """The policy to run. `lam` may be another threshold that this certificate covers.
@@ -115,7 +138,11 @@ class Certificate(Plan):
         """
         threshold = self.lam if lam is None else lam
         if not self.covers(threshold):
-            known = "any higher one" if self.method == "pac" else f"a value of its grid from {self.lowest} up"
+            known = (
+                "any higher one"
+                if self.grid == "continuous"
+                else f"a value of its grid from {self.lowest} up"
+            )
             raise CalibrationError(
                 f"threshold {threshold} is not covered by this certificate. Use {self.lam} or {known}, "
                 "or calibrate again."
@@ -126,30 +153,26 @@ class Certificate(Plan):
         """Higher thresholds are covered by the critical score; Learn then Test covers those it tested."""
         if lam < self.lowest:
             return False
-        if self.method == "pac":
+        if self.grid == "continuous":
             return True
         return lam in (self.grid_values or default_grid())
 
+    @property
+    def prints(self) -> dict[str, str]:
+        """Every field that must be the same in use: the stored fingerprints and what the plan declares."""
+        return {**self.fingerprints, **plan_prints(self)}
+
     def check(self, expect: Mapping[str, str]) -> tuple[str, ...]:
-        """Names of the fingerprints in `expect` that differ from this certificate's, or are not in it."""
-        return tuple(sorted(key for key, value in expect.items() if self.fingerprints.get(key) != value))
+        """Names of the fields in `expect` that differ from this certificate's, or are not in it."""
+        return tuple(sorted(differing(self, self.fingerprints, expect)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON in one step: readers see the old file or the new one, never a part."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         document = {**self.model_dump(mode="json"), "digest": self.digest}
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        part = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1, ensure_ascii=False)
-                file.write("\n")
-            part.chmod(0o644)  # mkstemp makes files that only their owner reads
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        with atomic_file(target) as file:
+            file.write(text.encode())
         return target
 
 
@@ -165,37 +188,56 @@ def load_certificate(
     mismatch is let through, and the certificate's policies are marked uncertified.
     Raises CalibrationError (unreadable, damaged, unknown version) or ArtifactMismatch.
     """
-    try:
-        document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        version, digest = document.get("schema_version"), document.pop("digest", None)
-    except (OSError, ValueError, AttributeError, KeyError) as failure:
-        raise CalibrationError(f"{path} is no certificate: {failure}. Run `desist calibrate`.") from failure
-    if version != SCHEMA_VERSION:
-        raise CalibrationError(
-            f"{path} has certificate version {version!r}, this desist reads {SCHEMA_VERSION}. "
-            "Calibrate again."
-        )
-    try:
-        certificate = Certificate.model_validate(document)
-    except (ValidationError, CalibrationError) as failure:
-        raise CalibrationError(f"{path} is no valid certificate: {failure}") from failure
-    if certificate.digest != digest:
-        raise CalibrationError(
-            f"{path} was changed after it was made: its digest is not {str(digest)[:12]}. Calibrate again."
-        )
-    differing = certificate.check(expect or {})
-    if not differing:
+    certificate = _read(Path(path))
+    expected = expect or {}
+    other = differing(certificate, certificate.fingerprints, expected)
+    if not other:
         return certificate
-    found = "; ".join(
-        f"{key}: certified {certificate.fingerprints.get(key)!r}, running {(expect or {})[key]!r}"
-        for key in differing
-    )
+    names = tuple(sorted(other))
+    found = "; ".join(f"{name}: certified {other[name]!r}, running {expected[name]!r}" for name in names)
     if not force:
         raise ArtifactMismatch(
             f"{path} was made for something else ({found}). Calibrate for what runs now, or force it and "
             "lose the guarantee."
         )
-    return certificate.model_copy(update={"voided": differing})
+    return certificate.model_copy(update={"voided": names})
+
+
+def _read(path: Path) -> Certificate:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, digest = document.get("schema_version"), document.pop("digest", None)
+    except (OSError, ValueError, AttributeError, KeyError) as failure:
+        raise CalibrationError(f"{path} is no certificate: {failure}. Run `desist calibrate`.") from failure
+    ours, theirs = _numbers(SCHEMA_VERSION), _numbers(version)
+    if theirs is None or ours is None or theirs[0] != ours[0]:
+        raise CalibrationError(
+            f"{path} has certificate version {version!r}, this desist reads {SCHEMA_VERSION}. "
+            "Calibrate again."
+        )
+    if _digest(document) != digest:
+        raise CalibrationError(
+            f"{path} was changed after it was made: its digest is not {str(digest)[:12]}. Calibrate again."
+        )
+    if theirs > ours:
+        document = {name: value for name, value in document.items() if name in Certificate.model_fields}
+    try:
+        return Certificate.model_validate(document)
+    except (ValidationError, CalibrationError) as failure:
+        raise CalibrationError(f"{path} is no valid certificate: {failure}") from failure
+
+
+def _numbers(version: object) -> tuple[int, int] | None:
+    """Major and minor number; None for what is no version."""
+    major, _, minor = str(version).partition(".")
+    if isinstance(version, bool) or not (major.isdecimal() and (minor or "0").isdecimal()):
+        return None
+    return int(major), int(minor or 0)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    plain = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(plain.encode()).hexdigest()
 
 
 def load_for_running(

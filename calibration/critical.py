@@ -25,7 +25,7 @@ def records(statistic: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def critical_scores(paths: Paths) -> NDArray[np.float64]:
-    """C per trace, [n]; -inf where no threshold leads to a bad stop."""
+    """C per trace, [n]; -inf where no threshold leads to a bad stop. Of a problem: `paths.per_problem`."""
     return _largest(paths.statistic, paths.bad & records(paths.statistic))
 
 

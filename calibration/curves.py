@@ -6,22 +6,23 @@ without the traces. Knows no drawing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from desist.calibration.accounting import oracle_rows
-from desist.calibration.calibrate import one_per_problem
 from desist.calibration.certificate import CannotCertify, Certificate
 from desist.calibration.critical import critical_scores
-from desist.calibration.intervals import clopper_pearson
+from desist.calibration.decide import Evidence, gather
+from desist.calibration.intervals import clopper_pearson, mean_interval
 from desist.calibration.ltt import default_grid
-from desist.calibration.paths import Missing, build_paths, restrict, sweep
+from desist.calibration.paths import Missing, Paths, Sweep, paths_of, sweep
+from desist.calibration.problems import one_per_problem
 from desist.calibration.scorers import TraceScorer, stored
 from desist.data.schema import Trace
 
-__all__ = ["Curves", "calibration_curves"]
+__all__ = ["Curves", "calibration_curves", "curves_of"]
 
 _BINS = 20
 
@@ -49,30 +50,35 @@ class Curves(BaseModel):
 
 def calibration_curves(
     certified: Certificate | CannotCertify,
-    traces: Iterable[Trace],
+    traces: Sequence[Trace],
     *,
     scorer: TraceScorer | None = None,
     missing: Missing = "refuse",
 ) -> Curves:
     """The curves of `certified` on the traces that it was calibrated on."""
     kept, _ = one_per_problem(traces, certified.seed)
-    seen = [restrict(trace, certified.kinds) for trace in kept]
-    scores = scorer or stored(certified.scorer)
-    paths = build_paths(seen, certified.shape(), scores, certified.loss, certified.truncated, missing)
-    n = len(paths)
+    if certified.samples == "worst":
+        kept = sorted(traces, key=lambda trace: trace.trace_id)
+    evidence = gather(certified, kept, scorer or stored(certified.scorer), missing)
+    return curves_of(certified, evidence, paths_of(evidence.signals[0], certified.shape(), evidence.problem))
+
+
+def curves_of(certified: Certificate | CannotCertify, evidence: Evidence, paths: Paths) -> Curves:
+    """The curves from arrays that are there already; `paths` under the shape of `certified`."""
+    n = paths.n
     table = sweep(paths, default_grid())
     # Thresholds between which nothing changes would only make the file and the drawing heavy.
     steps = np.diff(np.stack([table.losses, table.stopped, table.tokens]), axis=1).any(axis=0)
     keep = np.concatenate([[True], steps]) | np.concatenate([steps, [True]])
-    critical = np.sort(critical_scores(paths))
+    critical = np.sort(paths.per_problem(critical_scores(paths)))
     beyond = n - np.searchsorted(critical, table.grid, side="right")
     two_sided = 1 - 2 * float(certified.delta) if certified.delta < 0.5 else 0.0
     possible = np.isfinite(paths.statistic)
-    settled, first = oracle_rows(seen)
+    settled, first = oracle_rows(evidence.seen)
     return Curves(
         thresholds=tuple(table.grid[keep].tolist()),
-        risk=tuple((table.losses[keep] / max(1, n)).tolist()),
-        upper=tuple(clopper_pearson(int(lost), n, two_sided).high for lost in table.losses[keep]),
+        risk=tuple(table.risk[keep].tolist()),
+        upper=tuple(_upper(table, place, two_sided) for place in np.flatnonzero(keep)),
         envelope=tuple((beyond[keep] / max(1, n)).tolist()),
         saved=tuple(table.saved[keep].tolist()),
         good=_histogram(paths.statistic[possible & ~paths.bad]),
@@ -80,6 +86,12 @@ def calibration_curves(
         oracle_settled=settled,
         oracle_first=first,
     )
+
+
+def _upper(table: Sweep, place: int, level: float) -> float:
+    if table.parts is None:
+        return clopper_pearson(int(table.losses[place]), table.n, level).high
+    return mean_interval(float(table.risk[place]), table.n, level).high
 
 
 def _histogram(scores: np.ndarray) -> tuple[int, ...]:

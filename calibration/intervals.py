@@ -15,6 +15,7 @@ __all__ = [
     "clopper_pearson",
     "excess_p",
     "mcnemar_p",
+    "mean_interval",
     "median_interval",
     "paired_share",
     "ratio_difference",
@@ -39,6 +40,14 @@ def clopper_pearson(count: int, n: int, level: float = _LEVEL) -> Interval:
     low = 0.0 if count == 0 else float(betaincinv(count, n - count + 1, tail))
     high = 1.0 if count == n else float(betaincinv(count + 1, n - count, 1 - tail))
     return Interval(low, high)
+
+
+def mean_interval(mean: float, n: int, level: float = _LEVEL) -> Interval:
+    """Hoeffding's interval of the mean of n values in [0, 1]: wide, but valid for any of them."""
+    if n == 0:
+        return Interval(0.0, 1.0)
+    reach = math.sqrt(math.log(2 / (1 - level)) / (2 * n))
+    return Interval(max(0.0, mean - reach), min(1.0, mean + reach))
 
 
 def excess_p(count: int, n: int, alpha: float) -> float:

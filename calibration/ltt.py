@@ -17,13 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
+from desist.calibration.losses import PARTS
 from desist.calibration.pac import pac_rank
 from desist.data.errors import CalibrationError
 
-__all__ = ["DEFAULT_GRID", "accepted", "default_grid", "grid_of_scores", "p_values"]
+__all__ = [
+    "DEFAULT_GRID",
+    "accepted",
+    "accepted_p",
+    "default_grid",
+    "grid_of_scores",
+    "p_values",
+    "share_p_values",
+]
 
 DEFAULT_GRID: Literal["default-1"] = "default-1"
 """Name of the default grid, as written into certificates: another grid needs another name."""
+
+
+# Relative distance within which a float p-value is not trusted to be on the right side of delta.
+_TOO_CLOSE = 1e-9
 
 
 def default_grid() -> NDArray[np.float64]:
@@ -59,13 +72,41 @@ def p_values(losses: NDArray[np.int64], n: int, alpha: Fraction, delta: Fraction
     return np.asarray(np.where(small, np.minimum(p, limit), np.maximum(p, np.nextafter(limit, 2))))
 
 
+def share_p_values(parts: NDArray[np.int64], n: int, alpha: Fraction, delta: Fraction) -> NDArray[np.float64]:
+    """Hoeffding-Bentkus p-values of a mean loss in [0, 1], [g], from its sums in parts of 1/PARTS.
+
+    MAPIE's own, which needs care twice: it rounds n times the mean up in floats, where an exact 7 may come
+    out as 8, and its comparison with delta is not exact. So the mean is moved, within its last place, to
+    where the float product rounds to the true number; and a p-value too close to delta counts as above it.
+    """
+    from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
+
+    if n < 1:
+        raise CalibrationError("no calibration trace is left. Give at least one scored, labelled trace.")
+    mean = parts / (n * PARTS)
+    mean = np.where(np.ceil(n * mean) > -(-parts // PARTS), np.nextafter(mean, -1), mean)
+    p = compute_hoeffding_bentkus_p_value(mean, n, float(alpha), binary=False)[:, 0]
+    limit = float(delta)
+    near = np.abs(p - limit) <= _TOO_CLOSE * limit
+    return np.asarray(np.where(near, np.nextafter(limit, 2), np.minimum(p, 1)))
+
+
 def accepted(losses: NDArray[np.int64], n: int, alpha: Fraction, delta: Fraction) -> NDArray[np.int64]:
     """Indices of the thresholds whose risk is certified, given counts ordered safest threshold first."""
+    return accepted_p(p_values(losses, n, alpha, delta), delta)
+
+
+def accepted_p(p: NDArray[np.float64], delta: Fraction) -> NDArray[np.int64]:
+    """The same from p-values: those before the first one above delta."""
     from mapie.risk_control import control_fwer  # a second of import time: only calibration pays it
 
-    p = p_values(losses, n, alpha, delta)
     if np.isnan(p).any():
         raise CalibrationError(
             f"{int(np.isnan(p).sum())} of {len(p)} p-values are not numbers. The loss counts are damaged."
         )
+    above = np.flatnonzero(p > float(delta))
+    if len(
+        above
+    ):  # what comes later can change nothing, and MAPIE's time grows with the square of the length
+        p = p[: above[0] + 1]
     return np.asarray(control_fwer(p, float(delta), fwer_method="split_fixed_sequence"), dtype=np.int64)

@@ -10,6 +10,7 @@ Vovk (2012), "Conditional validity of inductive conformal predictors"; Park et a
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ LOWEST = 0.0
 _SEARCH_END = 10_000_000
 
 
+@lru_cache(maxsize=4096)
 def pac_rank(n: int, alpha: Fraction, delta: Fraction) -> int | None:
     """m = max{m : P(Bin(n, alpha) <= m) <= delta}; None where even m = 0 is too many (n too small)."""
     if n < 1 or not at_most(0, n, alpha, delta):
@@ -36,6 +38,7 @@ def pac_rank(n: int, alpha: Fraction, delta: Fraction) -> int | None:
     return low
 
 
+@lru_cache(maxsize=256)
 def smallest_n(alpha: Fraction, delta: Fraction) -> int:
     """Fewest traces with which anything can be certified: (1 - alpha)**n <= delta."""
     low, high = 0, 1

@@ -1,33 +1,49 @@
-"""Traces and a policy's shape as arrays: where the policy would stop at each threshold, and at what cost.
+"""A policy's shape on traces: where it would stop at each threshold, and at what cost.
 
-The STATISTIC of a boundary is the number with which the stop machine compares lam there: patience,
-warm-up, smoothing and hold-off zones are inside it, and it is -inf where no stop is possible. So the
-policy with threshold lam stops at the first boundary whose statistic exceeds lam. One computation for all
-thresholds; `desist.controller.replay` is the specification, and a test holds the two together.
+The STATISTIC of a boundary is the number with which the stop machine compares lam there (see `shapes`), so
+the policy with threshold lam stops at the first boundary whose statistic exceeds lam. Only running-maximum
+RECORDS can be that first one: a record is the stop exactly for lam in [earlier maximum, record). All
+figures at all thresholds are sums over these steps, computed once.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from desist.calibration.losses import Loss, Truncated, bad_if_stopped
+from desist.calibration.losses import PARTS, Loss, Truncated
 from desist.calibration.scorers import TraceScorer
+from desist.calibration.shapes import shaped
+from desist.calibration.signals import (
+    Label,
+    Missing,
+    Signals,
+    build_signals,
+    full_tokens,
+    restrict,
+    stop_tokens,
+)
 from desist.controller.core import Policy
-from desist.controller.holdoff import held_places
-from desist.data.errors import CalibrationError
-from desist.data.schema import BoundaryKind, BoundaryRecord, Trace
+from desist.data.schema import Trace
 
-__all__ = ["Missing", "Paths", "Sweep", "build_paths", "full_tokens", "restrict", "stop_tokens", "sweep"]
-
-Missing = Literal["refuse", "pass"]
-Label = Callable[[Trace, BoundaryRecord], bool | None]
+__all__ = [
+    "Missing",
+    "Paths",
+    "Steps",
+    "Sweep",
+    "build_paths",
+    "full_tokens",
+    "paths_of",
+    "restrict",
+    "steps",
+    "stop_tokens",
+    "sweep",
+    "weigh",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,9 @@ class Paths:
 
     `statistic` [n, t] float64, -inf where no stop is possible; `bad` [n, t]: a stop there is a loss;
     `tokens` [n, t]: all tokens generated if the policy stops there; `full_tokens` [n]: if it never does
-    (probe tokens of the scorer included); `run_tokens` [n]: the plain full run.
+    (probe tokens of the scorer included); `run_tokens` [n]: the plain full run. `parts` [n, t]: the loss in
+    parts of 1/PARTS where it is a share (None: all of it where `bad`). `problem` [n]: number of the
+    problem, from 0, where several traces of one problem count together (None: each by itself).
     """
 
     statistic: NDArray[np.float64]
@@ -44,9 +62,16 @@ class Paths:
     tokens: NDArray[np.int64]
     full_tokens: NDArray[np.int64]
     run_tokens: NDArray[np.int64]
+    parts: NDArray[np.int32] | None = None
+    problem: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.full_tokens)
+
+    @property
+    def n(self) -> int:
+        """Number of problems: what the guarantee counts."""
+        return len(self) if self.problem is None else int(self.problem.max(initial=-1)) + 1
 
     def stops(self, lam: float | None) -> NDArray[np.int64]:
         """Index of the boundary (in the padded row) where the policy stops, [n]; -1 where it never does."""
@@ -55,10 +80,45 @@ class Paths:
         crossed = self.statistic > lam
         return np.where(crossed.any(axis=1), crossed.argmax(axis=1), -1).astype(np.int64)
 
+    def take(self, rows: NDArray[np.int64]) -> Paths:
+        """The paths of some traces, in the order given; each then counts by itself."""
+        return Paths(
+            self.statistic[rows],
+            self.bad[rows],
+            self.tokens[rows],
+            self.full_tokens[rows],
+            self.run_tokens[rows],
+            None if self.parts is None else self.parts[rows],
+        )
+
+    def per_problem(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The largest of `values` [n] among the traces of each problem."""
+        if self.problem is None:
+            return values
+        worst = np.full(self.n, -np.inf)
+        np.maximum.at(worst, self.problem, values)
+        return worst
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All possible stops: trace `row` stops at boundary `column` exactly for lam in [`low`, `high`).
+
+    Arrays of one length, ordered by trace and then by rising threshold.
+    """
+
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A policy at every threshold of `grid` [g]: traces with a loss, traces stopped, tokens generated."""
+    """A policy at every threshold of `grid` [g]: problems lost, traces stopped, tokens generated.
+
+    `parts` [g]: the losses' sum in parts of 1/PARTS where the loss is a share.
+    """
 
     grid: NDArray[np.float64]
     losses: NDArray[np.int64]
@@ -66,48 +126,90 @@ class Sweep:
     tokens: NDArray[np.int64]
     n: int
     run_tokens: int
+    parts: NDArray[np.int64] | None = None
 
     @property
     def saved(self) -> NDArray[np.float64]:
         """Share of the full runs' tokens saved at each threshold, net of everything generated, [g]."""
         return 1 - self.tokens / max(1, self.run_tokens)
 
+    @property
+    def risk(self) -> NDArray[np.float64]:
+        """Mean loss at each threshold, [g]."""
+        if self.parts is not None:
+            return self.parts / (PARTS * max(1, self.n))
+        return self.losses / max(1, self.n)
 
-def sweep(paths: Paths, grid: NDArray[np.float64]) -> Sweep:
-    """Count losses, stops and tokens at every threshold. Strict: a statistic equal to lam does not stop."""
-    losses = np.zeros(len(grid), dtype=np.int64)
-    stopped, tokens = losses.copy(), losses.copy()
-    width = paths.statistic.shape[1]
+
+def steps(paths: Paths) -> Steps:
+    """Every boundary of every trace that is the stop of some threshold, with these thresholds."""
+    if paths.statistic.shape[1] == 0:
+        none = np.zeros(0, dtype=np.int64)
+        return Steps(none, none, np.zeros(0), np.zeros(0))
     running = np.maximum.accumulate(paths.statistic, axis=1)
-    bad = np.concatenate([paths.bad, np.zeros((len(paths), 1), dtype=np.bool_)], axis=1)
-    cost = np.concatenate([paths.tokens, paths.full_tokens[:, None]], axis=1)
-    for row in range(len(paths)):
-        stop = np.searchsorted(running[row], grid, side="right")
-        losses += bad[row, stop]
-        stopped += stop < width
-        tokens += cost[row, stop]
-    return Sweep(grid, losses, stopped, tokens, len(paths), int(paths.run_tokens.sum()))
+    before = np.full_like(running, -np.inf)
+    before[:, 1:] = running[:, :-1]
+    row, column = np.nonzero(paths.statistic > before)
+    return Steps(row, column, before[row, column], paths.statistic[row, column])
 
 
-def full_tokens(trace: Trace) -> int:
-    """All tokens of the full run."""
-    return trace.n_reasoning_tokens + trace.n_answer_tokens
+def sweep(paths: Paths, grid: NDArray[np.float64], found: Steps | None = None) -> Sweep:
+    """Count losses, stops and tokens at every threshold. Strict: a statistic equal to lam does not stop.
 
-
-def stop_tokens(trace: Trace, boundary: BoundaryRecord) -> int:
-    """All tokens of a run stopped at `boundary`: reasoning kept, hand-off and answer.
-
-    Where the forced answer's tokens were not recorded, the full run's answer stands in for their number.
+    `grid`: [g], falling. `found`: the steps of `paths`, where they are known already.
     """
-    forced = trace.n_answer_tokens if boundary.forced_tokens is None else boundary.forced_tokens
-    return boundary.position + forced
+    found = steps(paths) if found is None else found
+    place = (found.row, found.column)
+    extra = paths.tokens[place] - paths.full_tokens[found.row]
+    at = _places(found.low, found.high, grid)
+    losses = _weighted(at, paths.bad[place]) if paths.problem is None else _lost_problems(paths, found, grid)
+    return Sweep(
+        grid=grid,
+        losses=losses,
+        stopped=_weighted(at, None),
+        tokens=_weighted(at, extra) + int(paths.full_tokens.sum()),
+        n=paths.n,
+        run_tokens=int(paths.run_tokens.sum()),
+        parts=None if paths.parts is None else _weighted(at, paths.parts[place]),
+    )
 
 
-def restrict(trace: Trace, kinds: Collection[BoundaryKind] | None) -> Trace:
-    """The trace as a policy sees it that decides only at boundaries of `kinds` (None: at all)."""
-    if kinds is None or all(boundary.kind in kinds for boundary in trace.boundaries):
-        return trace
-    return replace(trace, boundaries=tuple(b for b in trace.boundaries if b.kind in kinds))
+def weigh(found: Steps, weights: NDArray[Any] | None, grid: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Sum of the whole-numbered `weights` (None: 1) of the steps that hold each threshold of `grid`, [g]."""
+    return _weighted(_places(found.low, found.high, grid), weights)
+
+
+class _Places(NamedTuple):
+    """Where intervals begin and end among `size` thresholds in rising order."""
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    size: int
+
+
+def _places(low: NDArray[np.float64], high: NDArray[np.float64], grid: NDArray[np.float64]) -> _Places:
+    rising = grid[::-1]
+    return _Places(np.searchsorted(rising, low), np.searchsorted(rising, high), len(grid))
+
+
+def _weighted(at: _Places, weights: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Sum of the weights of the intervals that hold each threshold, highest first."""
+    change = np.bincount(at.begin, weights, at.size + 1) - np.bincount(at.end, weights, at.size + 1)
+    # Floats hold these whole numbers exactly: they stay far below 2**53.
+    return np.cumsum(change)[:-1][::-1].astype(np.int64)
+
+
+def paths_of(signals: Signals, policy: Policy, problem: NDArray[np.int64] | None = None) -> Paths:
+    """The paths of `signals` under the shape of `policy` (its threshold is not used)."""
+    return Paths(
+        shaped(signals.scores, signals.positions, signals.held, policy),
+        signals.bad,
+        signals.tokens,
+        signals.full_tokens,
+        signals.run_tokens,
+        signals.parts,
+        problem,
+    )
 
 
 def build_paths(
@@ -115,101 +217,26 @@ def build_paths(
     policy: Policy,
     scorer: TraceScorer,
     loss: Loss | Label,
-    truncated: Truncated = "no_answer",
+    truncated: Truncated = "answered",
     missing: Missing = "refuse",
 ) -> Paths:
-    """Arrays of `traces` under the shape of `policy` (its threshold is not used).
+    """Arrays of `traces` under the shape of `policy`; the other arguments as in `build_signals`.
 
-    `missing` "pass" lets boundaries without a score be passed over, as the live machine does.
     Raises CalibrationError with counts where scores or labels are missing, not a number or outside [0, 1].
     """
-    label: Label = loss if callable(loss) else _labels(loss, truncated)
-    width = max((len(trace.boundaries) for trace in traces), default=0)
-    shape = (len(traces), width)
-    statistic = np.full(shape, -np.inf)
-    bad = np.zeros(shape, dtype=np.bool_)
-    tokens = np.zeros(shape, dtype=np.int64)
-    full = np.fromiter((full_tokens(trace) for trace in traces), dtype=np.int64, count=len(traces))
-    run = full.copy()
-    faults = _Faults(missing)
-    for row, trace in enumerate(traces):
-        scores = scorer(trace)
-        here = slice(0, len(trace.boundaries))
-        faults.scores(trace, scores)
-        statistic[row, here] = list(_statistics(trace, policy, scores))
-        flags = [label(trace, boundary) for boundary in trace.boundaries]
-        faults.labels(trace, flags)
-        bad[row, here] = [bool(flag) for flag in flags]
-        kept = np.asarray([boundary.position for boundary in trace.boundaries], dtype=np.int64)
-        ends = np.asarray([stop_tokens(trace, b) for b in trace.boundaries], dtype=np.int64)
-        if scorer.needs_answers:  # every answer forced on the way is paid for; the last one is the answer
-            probes = np.cumsum(ends - kept)
-            tokens[row, here] = kept + probes
-            full[row] += int(probes[-1]) if len(probes) else 0
-        else:
-            tokens[row, here] = ends
-    faults.refuse(scorer.name)
-    return Paths(statistic, bad, tokens, full, run)
+    return paths_of(build_signals(traces, scorer, loss, truncated, missing), policy)
 
 
-def _labels(loss: Loss, truncated: Truncated) -> Label:
-    return lambda trace, boundary: bad_if_stopped(trace, boundary, loss, truncated)
-
-
-def _statistics(trace: Trace, policy: Policy, scores: Iterable[float | None]) -> Iterator[float]:
-    """What the stop machine compares with lam at each boundary; -inf where it cannot stop."""
-    recent: deque[float] = deque(maxlen=policy.patience)
-    smoothed, seen = None, -1
-    for boundary, score, held in zip(trace.boundaries, scores, _held(trace), strict=True):
-        if score is None or math.isnan(score) or boundary.position <= seen:  # passed over by the machine
-            yield -math.inf
-            continue
-        seen = boundary.position
-        smoothed = score if smoothed is None else policy.ema * score + (1.0 - policy.ema) * smoothed
-        recent.append(smoothed if boundary.position >= policy.warmup_tokens else -math.inf)
-        yield -math.inf if held or len(recent) < policy.patience else min(recent)
-
-
-def _held(trace: Trace) -> Sequence[bool]:
-    """Whether a hold-off zone is open at each boundary. Most texts hold no character that opens one."""
-    if not any(opener in trace.reasoning for opener in "`~$\\{"):
-        return (False,) * len(trace.boundaries)
-    return held_places(trace.reasoning, (boundary.char for boundary in trace.boundaries))
-
-
-class _Faults:
-    """Counts what is missing or impossible, and names the first case of each."""
-
-    def __init__(self, missing: Missing) -> None:
-        self.missing = missing
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
-        self.boundaries = 0
-
-    def scores(self, trace: Trace, scores: Sequence[float | None]) -> None:
-        self.boundaries += len(trace.boundaries)
-        for boundary, score in zip(trace.boundaries, scores, strict=True):
-            if score is None:
-                if self.missing == "refuse":
-                    self._add("have no score", trace, boundary)
-            elif not math.isfinite(score) or not 0 <= score <= 1:
-                self._add("have a score that is not in [0, 1]", trace, boundary)
-
-    def labels(self, trace: Trace, flags: Sequence[bool | None]) -> None:
-        for boundary, flag in zip(trace.boundaries, flags, strict=True):
-            if flag is None:
-                self._add("have no label", trace, boundary)
-
-    def _add(self, fault: str, trace: Trace, boundary: BoundaryRecord) -> None:
-        self.counts[fault] += 1
-        self.first.setdefault(fault, f"trace {trace.trace_id}, boundary {boundary.index}")
-
-    def refuse(self, scorer: str) -> None:
-        if self.counts:
-            found = "; ".join(
-                f"{count} of {self.boundaries} boundaries {fault} (first: {self.first[fault]})"
-                for fault, count in sorted(self.counts.items())
-            )
-            raise CalibrationError(
-                f"scorer '{scorer}': {found}. Score and label every boundary, or leave out their kind."
-            )
+def _lost_problems(paths: Paths, found: Steps, grid: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Problems with at least one lost trace at each threshold, highest first."""
+    wrong = paths.bad[found.row, found.column]
+    numbers = np.arange(len(paths)) if paths.problem is None else paths.problem
+    owner = numbers[found.row[wrong]]
+    order = np.lexsort((found.low[wrong], owner))
+    owner, low, high = owner[order], found.low[wrong][order], found.high[wrong][order]
+    # Where intervals of one problem overlap they count once: cut each at the highest end before it.
+    reach = np.full(len(owner), -np.inf)
+    for place in range(1, len(owner)):
+        if owner[place] == owner[place - 1]:
+            reach[place] = max(reach[place - 1], high[place - 1])
+    return _weighted(_places(np.minimum(np.maximum(low, reach), high), high, grid), None)

@@ -1,36 +1,110 @@
 """The plan of a calibration: everything that is declared before any score is looked at.
 
-The plan is the part of a certificate that no data decide. Knows the statement it leads to, in words.
+The plan is the part of a certificate that no data decide. Knows which declarations fit together; the
+statement that they lead to is in `statement`.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from desist.calibration.exact import Level, exact_text
-from desist.calibration.losses import Loss, Truncated
+from desist.calibration.exact import Level
+from desist.calibration.losses import GRADED, Loss, Truncated
+from desist.calibration.statement import guarantee_text, void_sentences
 from desist.controller.core import AnswerMode, Policy, StopReason
+from desist.data.errors import CalibrationError
 from desist.data.schema import BoundaryKind
 
-__all__ = ["METHODS", "Method", "Plan", "voids"]
+__all__ = [
+    "GUARANTEES",
+    "METHODS",
+    "SAMPLES",
+    "TRACE_SCORES",
+    "Guarantee",
+    "Method",
+    "Plan",
+    "Risk",
+    "Samples",
+    "TraceScore",
+    "voids",
+]
 
-Method = Literal["ltt", "pac"]
+Method = Literal["ltt", "pac", "pareto", "split", "crc", "cue-level"]
 METHODS: tuple[Method, ...] = get_args(Method)
+Guarantee = Literal["pac", "mean", "none"]
+TraceScore = Literal["critical", "maximum", "first-crossing"]
+TRACE_SCORES: tuple[TraceScore, ...] = get_args(TraceScore)
+Samples = Literal["one", "worst"]
+SAMPLES: tuple[Samples, ...] = get_args(Samples)
+DeltaSplit = Literal["joint", "each"]
+
+GUARANTEES: dict[Method, Guarantee] = {
+    "ltt": "pac",
+    "pac": "pac",
+    "pareto": "pac",
+    "split": "mean",
+    "crc": "mean",
+    "cue-level": "none",
+}
+"""What each method claims: "pac", risk at most alpha with probability 1 - delta over calibrations; "mean",
+the risk averaged over calibrations too is at most alpha (no delta); "none", nothing per trace."""
+
+_ORDER_STATISTIC = frozenset({"pac", "split"})  # they need one number per trace, so losses of 0 or 1
+_MONOTONE = frozenset({*_ORDER_STATISTIC, "crc"})  # they need a loss that never rises with the threshold
+
+
+class Risk(BaseModel):
+    """A further risk to be controlled together with the plan's own: its loss and its own exact level."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    loss: Loss
+    alpha: Level
 
 
 class Plan(BaseModel):
     """What is certified, and how.
 
     `alpha`: tolerated risk; `delta`: probability that the certificate is wrong; both exact. `method`:
-    "ltt" (fixed-sequence Learn then Test, stronger where answers wobble) or "pac" (order statistic of the
-    critical score, covers every higher threshold). `patience`, `warmup_tokens` and `ema` are the policy's
-    shape; `kinds` the boundary kinds it decides at; `seed` picks one trace of each problem.
+    "ltt" (fixed-sequence Learn then Test, stronger where answers wobble), "pac" (order statistic of the
+    trace score, covers every higher threshold), "pareto" (Learn then Test over threshold and shape, the
+    order learned on a part of the problems), "split" and "crc" (split conformal, conformal risk control: on
+    average over calibrations only) or "cue-level" (no guarantee per trace). `patience`, `warmup_tokens` and
+    `ema` are the policy's shape (for "pareto" the one that was found); `kinds` the boundary kinds it decides
+    at; `seed` picks one trace of each problem.
+
+    `trace_score`: the number that stands for a trace (None: the method's own, see `score_of_trace`).
+    `samples`: of several traces of one problem, "one" drawn by `seed` counts, or the "worst". `risks`:
+    further risks that hold at the same time. `give_up_alpha`: the risk of giving up a problem that would
+    have come right, with a threshold of its own; `give_up_after`: tokens before which no problem is given
+    up. `group_by`, `n_groups`, `delta_split`: how the groups were formed, how many there are, and whether
+    their statements hold together ("joint", delta is divided) or one at a time ("each").
+
+    Raises CalibrationError (a ValueError) where declarations do not fit together.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    added: ClassVar[tuple[str, ...]] = (
+        "trace_score",
+        "samples",
+        "risks",
+        "give_up_alpha",
+        "give_up_after",
+        "group_by",
+        "n_groups",
+        "delta_split",
+    )
+    """Fields younger than the first certificates: left out of files (and digests) where at their default."""
 
     alpha: Level
     delta: Level
@@ -43,9 +117,67 @@ class Plan(BaseModel):
     kinds: tuple[BoundaryKind, ...] | None = None
     answer_mode: AnswerMode = "write"
     judge: str = "math"
-    truncated: Truncated = "no_answer"
+    truncated: Truncated = "answered"
     group: str | None = None
     seed: int = 0
+    trace_score: TraceScore | None = None
+    samples: Samples = "one"
+    risks: tuple[Risk, ...] = ()
+    give_up_alpha: Level | None = None
+    give_up_after: int = Field(default=0, ge=0)
+    group_by: str | None = None
+    n_groups: int = Field(default=1, ge=1)
+    delta_split: DeltaSplit | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        single = self.method in _ORDER_STATISTIC
+        if self.method in _MONOTONE and self.trace_score == "first-crossing":
+            raise CalibrationError(
+                f"method '{self.method}' needs a loss that never rises with the threshold, and trace_score "
+                "'first-crossing' may. Use 'critical' or 'maximum', or the method 'ltt'."
+            )
+        losses = (self.loss, *(risk.loss for risk in self.risks))
+        if GRADED & set(losses) and (single or self.method == "cue-level" or self.samples == "worst"):
+            raise CalibrationError(
+                f"loss '{next(loss for loss in losses if loss in GRADED)}' is not 0 or 1, which method "
+                f"'{self.method}' with samples '{self.samples}' needs. Use 'ltt' or 'crc' with 'one'."
+            )
+        if GRADED & set(losses) and self.trace_score == "maximum":
+            raise CalibrationError("trace_score 'maximum' is for losses of 0 or 1. Use 'critical'.")
+        if len(set(losses)) != len(losses):
+            raise CalibrationError(f"the losses {', '.join(losses)} repeat. Give each loss one alpha.")
+        if self.give_up_alpha is not None and self.method not in ("ltt", "pac"):
+            raise CalibrationError(f"give_up_alpha goes with 'ltt' and 'pac', not with '{self.method}'.")
+        if self.method == "pareto" and self.samples == "worst":
+            raise CalibrationError("method 'pareto' takes one sample of each problem. Use samples 'one'.")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        for name in self.added:
+            if name in document and getattr(self, name) == fields[name].default:
+                del document[name]
+        return document
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the method claims; see `GUARANTEES`."""
+        return GUARANTEES[self.method]
+
+    @property
+    def score_of_trace(self) -> TraceScore:
+        """The trace score in use: declared, or the method's own."""
+        if self.trace_score is not None:
+            return self.trace_score
+        return "first-crossing" if self.method in ("ltt", "pareto") else "critical"
+
+    @property
+    def side_delta(self) -> Level:
+        """The delta of the stop's statement: all of it, or half where giving up is certified as well."""
+        return self.delta if self.give_up_alpha is None else self.delta / 2
 
     def shape(self, lam: float | None = None, *, certified: bool = False) -> Policy:
         """The policy with this plan's shape and the threshold `lam` (None: never stops)."""
@@ -60,34 +192,22 @@ class Plan(BaseModel):
         )
 
     def statement(self, n: int) -> str:
-        """The guarantee in one sentence, for `n` calibration problems."""
-        event = {
-            "consistency": "the answer after stopping differs from the full run's answer",
-            "harm": "the full run's answer is right and the answer after stopping is wrong",
-        }[self.loss]
-        confidence = _percent(1 - self.delta)
-        where = f" of group '{self.group}'" if self.group else ""
-        return (
-            f"With probability at least {confidence} over the {n} calibration problems, for a new problem"
-            f"{where} from the same distribution, run with the same model, template, sampler, probe and "
-            f"policy, the probability that {event} is at most {_percent(self.alpha)}."
+        """The guarantee in plain sentences, for `n` calibration problems."""
+        return guarantee_text(
+            guarantee=self.guarantee,
+            n=n,
+            risks=((self.loss, self.alpha), *((risk.loss, risk.alpha) for risk in self.risks)),
+            delta=self.delta,
+            give_up=self.give_up_alpha,
+            worst=self.samples == "worst",
+            truncated=self.truncated,
+            group=self.group,
+            group_by=self.group_by,
+            n_groups=self.n_groups,
+            joint=self.delta_split != "each",
         )
 
 
 def voids(plan: Plan) -> tuple[str, ...]:
     """What makes the statement void, as sentences for a report."""
-    return (
-        "Problems of another kind than the calibration problems: the statement is an average over problems "
-        "like those, never a promise about a single one.",
-        "Another model, tokenizer, chat template, number format, sampler, token limit, hand-off, cue set, "
-        f"judge or probe, or another answer mode than '{plan.answer_mode}': each changes answers or scores.",
-        "A lower threshold, or another patience, warm-up or smoothing than the ones calibrated.",
-        "Calibration problems that the probe was trained on, or repeats of one problem counted as several.",
-        "Hints, steering or budget messages that change the reasoning before the stop.",
-        "Trying several plans on these calibration problems and keeping the best one.",
-        "Stops for other reasons (budget, loop, give-up, manual): they are outside the statement.",
-    )
-
-
-def _percent(value: Fraction) -> str:
-    return f"{exact_text(value * 100)} %"
+    return void_sentences(plan.answer_mode, gives_up=plan.give_up_alpha is not None)

@@ -16,13 +16,16 @@ from string import Template
 
 from desist.calibration.accounting import PolicyRow
 from desist.calibration.certificate import CannotCertify, Certificate
-from desist.calibration.curves import Curves, calibration_curves
+from desist.calibration.curves import Curves
 from desist.calibration.exact import exact_text
+from desist.calibration.figures import Figures, calibration_figures
 from desist.calibration.plan import voids
+from desist.calibration.report_parts import charts_more, details, opening
 from desist.calibration.report_tables import percent, policy_table, rival_table, table
 from desist.calibration.rival_rows import RivalTable
 from desist.calibration.scorers import TraceScorer
 from desist.calibration.svg import Line, Mark, histogram, threshold_chart
+from desist.data.jsonl import atomic_file
 from desist.data.schema import Trace
 
 __all__ = ["ReportSection", "report_html", "write_report"]
@@ -31,18 +34,26 @@ _TABLE_ROWS = 40
 _METHODS = {
     "ltt": "Learn then Test, fixed sequence, exact binomial",
     "pac": "PAC order statistic of the critical score",
+    "pareto": "Learn then Test over threshold and shape, the order learned on a part of the problems",
+    "split": "split conformal quantile of the critical score",
+    "crc": "conformal risk control of the monotone envelope",
+    "cue-level": "split conformal over boundaries: no guarantee per trace",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """One operating point. `test`: rows on problems never used before; `rivals`: the comparison, if made."""
+    """One operating point. `test`: rows on problems never used before; `rivals`: the comparison, if made.
+
+    `figures`: what the first page and the details need; without them only curves and tables are shown.
+    """
 
     title: str
     certified: Certificate | CannotCertify
     curves: Curves
     test: Sequence[PolicyRow] = ()
     rivals: RivalTable | None = None
+    figures: Figures | None = None
 
     @classmethod
     def of(
@@ -55,14 +66,21 @@ class ReportSection:
         rivals: RivalTable | None = None,
     ) -> ReportSection:
         """The section of `certified`, its curves drawn from the `traces` that it was calibrated on."""
-        title = f"{certified.loss.capitalize()} at most {_level(certified)}"
-        curves = calibration_curves(certified, traces, scorer=scorer, missing="pass")
-        return cls(title, certified, curves, test, rivals)
+        return cls.drawn(calibration_figures(certified, traces, scorer=scorer, missing="pass"), test, rivals)
+
+    @classmethod
+    def drawn(
+        cls, figures: Figures, test: Sequence[PolicyRow] = (), rivals: RivalTable | None = None
+    ) -> ReportSection:
+        """The section of figures that are there already."""
+        found = figures.certified
+        title = f"{found.loss.capitalize()} at most {_level(found)}"
+        return cls(title, found, figures.curves, test, rivals, figures)
 
 
 def write_report(
     path: str | os.PathLike[str],
-    points: Sequence[ReportSection | Certificate | CannotCertify],
+    points: Sequence[ReportSection | Figures | Certificate | CannotCertify],
     traces: Sequence[Trace] = (),
     *,
     title: str = "desist calibration report",
@@ -70,15 +88,19 @@ def write_report(
 ) -> Path:
     """Write the report, in one step.
 
-    `points`: sections, or certificates (refusals too), whose curves are then drawn from `traces`, the ones
-    they were calibrated on. `floors`: named rates of the model's disagreement with itself.
+    `points`: sections or figures, or certificates (refusals too), whose figures are then taken from `traces`,
+    the ones they were calibrated on. `floors`: named rates of the model's disagreement with itself.
     """
-    sections = [p if isinstance(p, ReportSection) else ReportSection.of(p, traces) for p in points]
+    sections = [
+        p if isinstance(p, ReportSection)
+        else ReportSection.drawn(p) if isinstance(p, Figures)
+        else ReportSection.of(p, traces)
+        for p in points
+    ]  # fmt: skip
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    part.write_text(report_html(sections, title=title, floors=floors), encoding="utf-8")
-    return part.replace(target)
+    with atomic_file(target) as file:
+        file.write(report_html(sections, title=title, floors=floors).encode())
+    return target
 
 
 def report_html(
@@ -116,8 +138,16 @@ def _overview(sections: Sequence[ReportSection]) -> str:
 
 def _section(section: ReportSection) -> str:
     found, curves = section.certified, section.curves
-    parts = [_head(section.title, found), _statement(found), _tiles(found, curves), _charts(found, curves)]
+    figures = section.figures
+    parts = [_head(section.title, found)]
+    if figures is not None:
+        parts.append(opening(figures))
+    parts += [_statement(found), _tiles(found, curves), _charts(found, curves)]
+    if figures is not None:
+        parts.append(charts_more(figures))
     parts.append(_numbers(curves))
+    if figures is not None:
+        parts.append(details(figures))
     if section.test:
         parts.append("<h3>On test problems</h3>" + policy_table(section.test))
     if section.rivals is not None:
@@ -175,7 +205,7 @@ def _charts(found: Certificate | CannotCertify, curves: Curves) -> str:
         risk_mark = Mark(lam, found.risk, f"chosen {lam:.4g}: {percent(found.risk)}")
         saved_mark = Mark(lam, found.saved_fraction, f"{percent(found.saved_fraction)} saved")
     part = _interesting(found, curves)
-    if found.method == "pac":
+    if found.method in ("pac", "split", "crc"):
         second = Line("critical-score envelope", curves.envelope[part], "second")
     else:
         sure = exact_text((1 - found.delta) * 100)

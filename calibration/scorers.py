@@ -20,6 +20,7 @@ from desist.data.errors import CalibrationError
 from desist.data.schema import Trace
 
 __all__ = [
+    "HALF_TOKENS",
     "TraceScorer",
     "agreement",
     "answer_confidence",
@@ -34,7 +35,7 @@ __all__ = [
 Scores = Sequence[float | None]
 
 # Position at which the position score is 1/2. Any monotone transform gives the same policies.
-_HALF_TOKENS = 512
+HALF_TOKENS = 512
 
 _STATED = re.compile(
     r"(?:answer\s+is|answer:|that\s+makes|result\s+is|\\boxed\{)[\s:$\\(]*(-?\d[\d,]*(?:\.\d+)?(?:/\d+)?|[A-J]\b)",
@@ -63,7 +64,7 @@ def position() -> TraceScorer:
     """Position alone, rising: a threshold on it is a fixed budget, taken at the next boundary."""
     return TraceScorer(
         "position",
-        lambda trace: [b.position / (b.position + _HALF_TOKENS) for b in trace.boundaries],
+        lambda trace: [b.position / (b.position + HALF_TOKENS) for b in trace.boundaries],
     )
 
 
@@ -151,7 +152,7 @@ def fit_position(traces: Iterable[Trace], loss: Loss) -> TraceScorer:
 
 
 def _place(position_tokens: int, place: int) -> tuple[float, float, float]:
-    return (math.log1p(position_tokens), position_tokens / _HALF_TOKENS, math.log1p(place))
+    return (math.log1p(position_tokens), position_tokens / HALF_TOKENS, math.log1p(place))
 
 
 def _value(answer: str) -> str:

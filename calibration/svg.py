@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Line", "Mark", "histogram", "threshold_chart"]
+__all__ = ["Line", "Mark", "bar_chart", "histogram", "reliability_chart", "threshold_chart"]
 
 _WIDTH, _HEIGHT = 560, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 26, 16, 42
@@ -108,6 +108,57 @@ def histogram(title: str, good: Sequence[int], bad: Sequence[int], mark: float |
     parts.append(_axis_name("score at a boundary (share of each class per bin)"))
     names = [(f"good stops ({sum(good)})", "good"), (f"bad stops ({sum(bad)})", "bad")]
     return _figure(title, parts, names, _WIDTH)
+
+
+def bar_chart(
+    title: str,
+    counts: Sequence[int],
+    axis: str,
+    ticks: Sequence[tuple[float, str]],
+    *,
+    mark: tuple[float, str] | None = None,
+    name: str = "traces",
+) -> str:
+    """Bars of equal width over [0, 1] of the axis; `ticks` and `mark`: a place there and its text."""
+    total, top = max(1, sum(counts)), max(1, *counts) if counts else 1
+    y, plain = _axis_y(0.0, _nice(top / total)), _WIDTH - _LEFT - _RIGHT
+    step = plain / max(1, len(counts))
+    parts = list(_grid(0.0, _nice(top / total), y))
+    for place, count in enumerate(counts):
+        up = y(count / total)
+        parts.append(
+            f'<rect class="bar good" x="{_LEFT + place * step + 1:.1f}" y="{up:.1f}" width="{step - 2:.1f}" '
+            f'height="{max(0.0, y(0.0) - up):.1f}" rx="1.5"><title>{count} {escape(name)}</title></rect>'
+        )
+    parts += [_x_label(_LEFT + at * plain, text) for at, text in ticks]
+    if mark is not None:
+        across = _LEFT + min(1.0, mark[0]) * plain
+        parts.append(
+            f'<line class="level" x1="{across:.1f}" x2="{across:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
+            f'<text class="note" x="{across + 5:.1f}" y="{_TOP + 10}">{escape(mark[1])}</text>'
+        )
+    parts.append(_axis_name(axis))
+    return _figure(title, parts, [(f"{name} ({sum(counts)})", "good")], _WIDTH)
+
+
+def reliability_chart(title: str, scores: Sequence[float], shares: Sequence[float]) -> str:
+    """Points of score against share of good stops, beside the diagonal on which a score is a probability."""
+    y, plain = _axis_y(0.0, 1.0), _WIDTH - _LEFT - _RIGHT
+    parts = list(_grid(0.0, 1.0, y))
+    parts.append(
+        f'<line class="level" x1="{_LEFT}" x2="{_LEFT + plain}" y1="{y(0.0):.1f}" y2="{y(1.0):.1f}"/>'
+    )
+    points = [(_LEFT + score * plain, y(share)) for score, share in zip(scores, shares, strict=True)]
+    joined = " ".join(f"{across:.1f},{up:.1f}" for across, up in points)
+    parts.append(f'<polyline class="line main" points="{joined}"/>')
+    for (across, up), score, share in zip(points, scores, shares, strict=True):
+        parts.append(
+            f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4">'
+            f"<title>score {score:.3f}: {share * 100:.1f} % good</title></circle>"
+        )
+    parts += [_x_label(_LEFT + tick * plain, f"{tick:g}") for tick in (0, 0.25, 0.5, 0.75, 1)]
+    parts.append(_axis_name("score (equally many boundaries a point)"))
+    return _figure(title, parts, [("share of good stops", "main")], _WIDTH)
 
 
 def _logit(value: float) -> float:

@@ -6,6 +6,7 @@ that the engine cannot serve is refused there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,13 +14,15 @@ from fastapi import FastAPI
 
 from desist._version import __version__
 from desist.data.schema import Sampling
-from desist.proxy.certificates import load_points
+from desist.proxy.activation import follower_of, with_active_pair
+from desist.proxy.certificates import load_points, running_prints
 from desist.proxy.control import CertificateLike, ControlResolver, OperatingPoint, check_offered
 from desist.proxy.engines.base import Engine
 from desist.proxy.engines.build import build_engine
 from desist.proxy.errors import CatchAllMiddleware, install_error_handlers
 from desist.proxy.headers import RequestIdMiddleware
 from desist.proxy.metrics import MetricsMiddleware
+from desist.proxy.monitoring import Monitoring, start_monitoring
 from desist.proxy.routes import chat, completions, health, metrics, models
 from desist.proxy.settings import Settings
 from desist.proxy.state import ProxyState
@@ -39,23 +42,36 @@ def create_app(
     the default one first (default: the files that `settings` names). Its lifespan raises `NotOffered`,
     `ArtifactMismatch` or `EngineError` where the parts do not fit together.
     """
+    asked, settings = settings, with_active_pair(settings)
     state = ProxyState(settings, engine or build_engine(settings), ControlResolver(settings.control))
+    follower = follower_of(asked, state)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        following: asyncio.Task[None] | None = None
+        monitoring: Monitoring | None = None
         try:
             await state.engine.start()
             if (register := getattr(state.engine, "register_metrics", None)) is not None:
                 register(state.metrics.registry)
-            points = _points(state, certificates)
-            check_offered(settings.engine, state.engine.offers, points)
             state.sampling = _sampling(settings, state.engine)
+            points = () if follower is not None and follower.active else _points(state, certificates)
+            check_offered(settings.engine, state.engine.offers, points)
             state.resolver = ControlResolver(settings.control, points, state.sampling)
+            monitoring = start_monitoring(state)
+            if follower is not None:
+                await follower.take()
+                state.details["activation"] = lambda: follower.failure
+                following = asyncio.create_task(follower.run())
             state.started_at, state.started = int(state.clock()), True
             yield
         finally:
             state.started = False
+            if following is not None:
+                following.cancel()
             await state.engine.close()
+            if monitoring is not None:
+                await monitoring.close()
 
     app = FastAPI(
         title="desist",
@@ -92,7 +108,7 @@ def _points(
     state: ProxyState, certificates: Sequence[CertificateLike | OperatingPoint] | None
 ) -> tuple[OperatingPoint, ...]:
     if certificates is None:
-        return load_points(state.settings, getattr(state.engine, "fingerprints", {}))
+        return load_points(state.settings, running_prints(state.engine, state.sampling))
     return tuple(
         each if isinstance(each, OperatingPoint) else OperatingPoint.of(each) for each in certificates
     )

@@ -6,19 +6,23 @@ names of what they offer, and nothing of HTTP but the names of the fields that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Protocol, cast, get_args
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from desist.controller.core import AnswerMode, Control, Mode, Policy
-from desist.data.errors import NotOffered
+from desist.data.errors import CalibrationError, NotOffered
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import Need
 from desist.proxy.errors import ApiError, shorten
 from desist.proxy.estimates import EstimateTable
 from desist.proxy.schemas import CommonBody, DesistField, parse_alpha
 from desist.proxy.settings import ControlSettings
+
+if TYPE_CHECKING:
+    from desist.calibration.drift_reference import DriftReference
 
 __all__ = ["CertificateLike", "ControlResolver", "OperatingPoint", "Resolved", "check_offered", "needs_of"]
 
@@ -40,12 +44,17 @@ class CertificateLike(Protocol):
     def loss(self) -> str: ...
     @property
     def answer_mode(self) -> AnswerMode: ...
-    def policy(self) -> Policy: ...
+    def policy(self, lam: float | None = None, /) -> Policy: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """A certificate as the proxy uses it. `estimates`: how much reasoning is left (None: unknown)."""
+    """A certificate as the proxy uses it. `estimates`: how much reasoning is left (None: unknown).
+
+    `voided`: fields that differ from what was calibrated, where it was loaded by force all the same.
+    `certificate`: what is asked whether another threshold is covered (None: no other one is). `drift`: its
+    calibration traces as the beginning of a drift detector's history (None: drift is not watched).
+    """
 
     alpha: Fraction
     loss: str
@@ -53,10 +62,28 @@ class OperatingPoint:
     policy: Policy
     name: str = ""
     estimates: EstimateTable | None = None
+    voided: tuple[str, ...] = ()
+    certificate: CertificateLike | None = None
+    drift: DriftReference | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names the certificate; empty where it has no digest."""
+        return str(getattr(self.certificate, "digest", ""))
+
+    @property
+    def judge(self) -> str:
+        """Who decides that two answers are the same."""
+        return str(getattr(self.certificate, "judge", "math"))
 
     @classmethod
     def of(
-        cls, certificate: CertificateLike, *, name: str = "", estimates: EstimateTable | None = None
+        cls,
+        certificate: CertificateLike,
+        *,
+        name: str = "",
+        estimates: EstimateTable | None = None,
+        drift: DriftReference | None = None,
     ) -> OperatingPoint:
         return cls(
             certificate.alpha,
@@ -65,6 +92,9 @@ class OperatingPoint:
             certificate.policy(),
             name,
             estimates,
+            tuple(getattr(certificate, "voided", ())),
+            certificate,
+            drift,
         )
 
 
@@ -107,11 +137,18 @@ def check_offered(engine: str, offers: Collection[Need], points: Sequence[Operat
 
 @dataclass(frozen=True, slots=True)
 class ControlResolver:
-    """Resolves requests. `sampling` is the server's default, the sampler that the certificates are for."""
+    """Resolves requests. `sampling` is the server's default, the sampler that the certificates are for.
+
+    `former`: the points of requests outside a stage (None: there is no stage); a stage takes `percent` of
+    requests, drawn by `coin`, uniform in [0, 1), for each request anew.
+    """
 
     defaults: ControlSettings
     points: tuple[OperatingPoint, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    former: tuple[OperatingPoint, ...] | None = None
+    percent: int = 100
+    coin: Callable[[], float] = random.random
 
     def resolve(self, body: CommonBody, sampling: Sampling, header_mode: str | None = None) -> Resolved:
         """The control for `body`. Raises `ApiError` (400) that names the field."""
@@ -141,8 +178,28 @@ class ControlResolver:
                 Control(mode, point.policy, budget, answer), point, None if budget is not None else note
             )
         why = self._outside(point, answer, sampling)
-        policy = replace(point.policy, certified=False) if why else point.policy
+        policy = self._threshold(point, asked.threshold)
+        policy = replace(policy, certified=False) if why else policy
         return Resolved(Control(mode, policy, budget, answer), point, uncertified=why)
+
+    def _threshold(self, point: OperatingPoint, asked: float | None) -> Policy:
+        """The point's policy, or with another threshold that its certificate covers; never a lower one."""
+        if asked is None:
+            return point.policy
+        lowest = point.policy.lam
+        try:
+            if lowest is None or asked < lowest or point.certificate is None:
+                raise CalibrationError(
+                    f"the certificate's threshold is {lowest}; lower ones are not covered."
+                )
+            return point.certificate.policy(asked)
+        except CalibrationError as error:
+            raise ApiError(
+                400,
+                f"'desist.threshold' is {asked:.6g}: {error}",
+                param="desist.threshold",
+                code="not_certified",
+            ) from error
 
     def _mode(self, asked: DesistField, header_mode: str | None) -> Mode:
         if asked.mode is not None:
@@ -201,7 +258,10 @@ class ControlResolver:
         alpha = asked
         if alpha is None and self.defaults.alpha is not None:
             alpha = parse_alpha(self.defaults.alpha)
-        fitting = [point for point in self.points if point.answer == answer] or list(self.points)
+        points = self.points
+        if self.former is not None and 100 * self.coin() >= self.percent:
+            points = self.former
+        fitting = [point for point in points if point.answer == answer] or list(points)
         if alpha is None:
             return fitting[0] if fitting else None
         allowed = [point for point in fitting if point.alpha <= alpha]
@@ -220,6 +280,8 @@ class ControlResolver:
 
     def _outside(self, point: OperatingPoint, answer: AnswerMode, sampling: Sampling) -> str | None:
         """Why this request is outside what was calibrated, or None."""
+        if point.voided:
+            return f"loaded by force although {', '.join(point.voided)} differ from what was calibrated"
         if point.answer != answer:
             return f"calibrated for answer '{point.answer}', asked for '{answer}'"
         ours = self.sampling

@@ -24,6 +24,7 @@ from desist.proxy.errors import ApiError, api_error, error_body
 from desist.proxy.headers import MODE_HEADER, header_text, stop_headers
 from desist.proxy.intake import Intake
 from desist.proxy.merge import merge
+from desist.proxy.monitoring import audited, saw
 from desist.proxy.sse import DONE, write_event
 from desist.proxy.state import ProxyState
 from desist.proxy.usage import desist_object, summary_object, usage_object
@@ -85,6 +86,7 @@ class _Run:
 
     def __init__(self, state: ProxyState, intake: Intake[Any], shape: Shape) -> None:
         self._state, self._intake, self._shape = state, intake, shape
+        self._choices = audited(state, intake)
         self._finished: dict[int, Finished] = {}
         self._told: dict[int, dict[str, Any]] = {}
         self._seen: set[str] = set()
@@ -97,6 +99,8 @@ class _Run:
         """Count the request out. Called at the end of everything, more than once is fine."""
         if self._inside:
             self._inside = False
+            if 0 not in self._finished and self._state.audits is not None:
+                self._state.audits.left(self._choices[0].request_id)
             self._state.in_flight -= 1
             self._state.metrics.in_flight.dec()
 
@@ -209,7 +213,7 @@ class _Run:
     async def _events(self) -> AsyncGenerator[tuple[int, Event], None]:
         """The merged events of all choices, each checked to end."""
         open_choices = set(range(len(self._intake.choices)))
-        streams = [self._state.engine.generate(choice) for choice in self._intake.choices]
+        streams = [self._state.engine.generate(choice) for choice in self._choices]
         async with aclosing(merge(streams)) as merged:
             async for index, event in merged:
                 if isinstance(event, Finished):
@@ -230,6 +234,8 @@ class _Run:
         self._finished[index] = finished
         self._told[index] = desist_object(finished, self._intake.resolved)
         self._state.metrics.count(finished, self._intake.resolved)
+        if index == 0:  # several choices of one request are one problem
+            saw(self._state, self._intake, finished)
 
     def _usage(self) -> dict[str, Any]:
         usages = [self._finished[index].usage for index in sorted(self._finished)]

@@ -163,6 +163,8 @@ async def _accept(
     model = await _model(state, body.model)
     sampling = _sampling(state, body)
     resolved = state.resolver.resolve(body, sampling, request.headers.get(MODE_HEADER))
+    if state.watch is not None:
+        resolved = state.watch.capped(resolved)
     identity = request.scope["desist.request_id"]
     headers = forwarded(request.headers, identity, authorization=not state.settings.api_keys)
     extra = {key: value for key, value in raw.items() if key not in _NOT_EXTRA}

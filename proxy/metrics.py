@@ -68,6 +68,23 @@ class Metrics:
             registry=reg,
         )
         self.disconnects = Counter("desist_client_disconnects", "Clients that left early.", registry=reg)
+        self.drift_evidence = Gauge(
+            "desist_drift_log_evidence",
+            "Log of the drift evidence; alarm at log of monitor.alarm_every.",
+            ["certificate"],
+            registry=reg,
+        )
+        self.drift_left_out = Counter(
+            "desist_drift_left_out", "Choices that the drift detector does not take.", ["why"], registry=reg
+        )
+        self.alarm = Gauge(
+            "desist_certificate_alarm", "1: traces have drifted, or audits lose too much.", ["certificate"],
+            registry=reg,
+        )  # fmt: skip
+        self.audits = Counter("desist_audits", "Audits by verdict.", ["verdict"], registry=reg)
+        self.audit_tokens = Counter(
+            "desist_audit_tokens", "Tokens generated for audits alone, in no client's usage.", registry=reg
+        )
         self.engine_errors = Counter("desist_engine_errors", "Generations that failed.", registry=reg)
 
     def count(self, finished: Finished, resolved: Resolved) -> None:

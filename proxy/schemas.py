@@ -85,6 +85,7 @@ class DesistField(BaseModel):
     alpha: Alpha | None = None
     budget: Budget | None = None
     answer: Literal["write", "extract"] | None = None
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class StreamOptions(_Open):

@@ -27,10 +27,12 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from desist.data.errors import ControlError
 from desist.proxy.engine_settings import Group, UpstreamSettings, VllmSettings
+from desist.proxy.monitor_settings import MonitorSettings
 
 __all__ = [
     "ControlSettings",
     "LimitSettings",
+    "MonitorSettings",
     "SamplingSettings",
     "Settings",
     "SettingsError",
@@ -117,6 +119,12 @@ class Settings(BaseSettings):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
     probe: Path | None = Field(default=None, description="probe artefact; none: the built-in one")
     certificates: tuple[Path, ...] = Field(default=(), description="certificates, the default one first")
+    force_certificates: bool = Field(
+        default=False, description="use certificates that do not fit what runs, all marked uncertified"
+    )
+    activation: Path | None = Field(
+        default=None, description="folder of the active pair (desist certificate activate); followed live"
+    )
     api_keys: tuple[SecretStr, ...] = Field(default=(), description="client keys; empty: no key is asked for")
     drain_s: float = Field(default=30.0, ge=0, le=3600, description="time for streams to finish at shutdown")
     upstream: UpstreamSettings | None = None
@@ -125,6 +133,7 @@ class Settings(BaseSettings):
     sampling: SamplingSettings = SamplingSettings()
     limits: LimitSettings = LimitSettings()
     stream: StreamSettings = StreamSettings()
+    monitor: MonitorSettings = MonitorSettings()
 
     @model_validator(mode="after")
     def _upstream_named(self) -> Self:

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 
@@ -17,6 +18,10 @@ from desist.proxy.control import ControlResolver
 from desist.proxy.engines.base import Engine
 from desist.proxy.metrics import Metrics
 from desist.proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from desist.proxy.audits import AuditDesk
+    from desist.proxy.watch import Watch
 
 __all__ = ["ProxyState", "new_id", "state_of"]
 
@@ -30,6 +35,8 @@ def new_id() -> str:
 class ProxyState:
     """One per app. `sampling` is the default of requests that do not say.
 
+    `details`: what /readyz tells beside readiness, by name; None: nothing to tell. `watch` and `audits`: what
+    watches certificates in service, from the start of the app on.
     At start `resolver` gets its certificates, and `sampling` and `started_at` (Unix seconds) their values.
     """
 
@@ -43,6 +50,9 @@ class ProxyState:
     started: bool = False
     in_flight: int = 0
     started_at: int = 0
+    details: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    watch: Watch | None = None
+    audits: AuditDesk | None = None
 
     @property
     def passes_through(self) -> bool:

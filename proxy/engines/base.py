@@ -7,7 +7,7 @@ knows nothing else of an engine; tests put a fake of twenty lines in its place.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,8 @@ from desist.controller.core import Control, Decision, StopReason
 from desist.data.schema import Message, Sampling
 
 __all__ = [
+    "Audited",
+    "Auditing",
     "Delta",
     "Engine",
     "Event",
@@ -38,7 +40,8 @@ class GenerationRequest:
     `extra` holds request fields that the proxy does not know; an upstream engine passes them on
     untouched. `template` holds chat_template_kwargs (for example enable_thinking). `body` is the whole
     request body as the client sent it and `headers` those of its headers that may go on (lower case):
-    an engine that hands requests on starts from them and changes only what it must.
+    an engine that hands requests on starts from them and changes only what it must. `audit`: beside a stop
+    by score the request also runs on; see `Auditing`.
     """
 
     request_id: str
@@ -53,6 +56,7 @@ class GenerationRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    audit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +154,39 @@ class Engine(Protocol):
     async def models(self) -> tuple[ModelCard, ...]: ...
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An audited request that has come to both its ends. The texts are for the judge only, never kept.
+
+    `decision`: the stop by score; None: there was none, the client has the full run's answer. `client_answer`
+    and `client_tokens` are what the client got, `full_answer` and `full_tokens` those of the run that went
+    on; `extra_tokens` were generated for the audit alone.
+    """
+
+    request_id: str
+    decision: Decision | None
+    client_answer: str
+    full_answer: str
+    client_tokens: int
+    full_tokens: int
+    extra_tokens: int
+
+
+class Auditing(Protocol):
+    """What an engine offers besides where it can audit.
+
+    A request with `audit` is served as any other; where a score stops it, a copy goes on from there with the
+    same sampler and the prefix that was read, at the lowest priority.
+    """
+
+    def tell_audits(self, told: Callable[[Audited], None]) -> None:
+        """Call `told` on the event loop for each audited request that came to its ends.
+
+        One whose client left, or whose engine failed, is never told of.
+        """
+
+    @property
+    def audits_running(self) -> int:
+        """Copies that go on, or wait to."""

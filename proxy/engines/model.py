@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from desist.controller import AnswerMode, ModelProfile, TokenizerVocabulary
+from desist.controller.fingerprints import profile_fingerprints
 from desist.data.errors import EngineError
 from desist.data.fingerprint import fingerprint
 from desist.data.schema import Message, Sampling
@@ -84,7 +85,7 @@ class ModelFacts:
         answer: AnswerMode | None = None,
     ) -> dict[str, str]:
         """Fingerprints of this model run with a profile, and of the sampler, judge and mode where given."""
-        found = {**self.fingerprints, "profile": fingerprint(profile)}
+        found = {**self.fingerprints, **profile_fingerprints(profile)}
         if sampling is not None:
             found["sampler"] = fingerprint([sampling.temperature, sampling.top_p, top_k or 0])
         if judge is not None:

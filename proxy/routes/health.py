@@ -40,6 +40,9 @@ async def readyz(request: Request) -> Response:
             for p in state.resolver.points
         ],
     }
+    told = {name: text for name, tell in state.details.items() if (text := tell()) is not None}
+    if told:
+        body["details"] = told
     if reason is not None:
         body |= {"reason": reason} | error_body(f"not ready: {reason}", 503, code="not_ready")
     return Response(msgspec.json.encode(body), 200 if reason is None else 503, media_type="application/json")

@@ -1,20 +1,30 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from fractions import Fraction
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from desist.calibration.calibrate import calibrate, one_per_problem, problem_hash
-from desist.calibration.certificate import CannotCertify, Certificate, load_certificate
+from desist.calibration.certificate import CannotCertify, Certificate, load_certificate, load_for_running
+from desist.calibration.fingerprints import FIELDS
 from desist.calibration.groups import calibrate_groups
 from desist.calibration.scorers import agreement
+from desist.controller import builtin_profile, get_profile
 from desist.controller.core import Policy
+from desist.controller.fingerprints import profile_fingerprints
 from desist.data.errors import ArtifactMismatch, CalibrationError
 from tests.fakes.traces import make_trace, make_traces
+
+
+def builtin_folder() -> Path:
+    return Path(str(files("desist.calibration").joinpath("builtin")))
+
 
 FINGERPRINTS = {"model": "m1", "probe": "p1", "judge": "math"}
 
@@ -72,13 +82,42 @@ def test_a_changed_file_is_refused(tmp_path: Path, key: str, value: object) -> N
         load_certificate(path)
 
 
-def test_unknown_versions_and_other_files_are_refused(tmp_path: Path) -> None:
+def rewrite(path: Path, **changes: object) -> None:
+    """Change a file and give it the digest that fits: what another version of desist would write."""
+    document = {**json.loads(path.read_text()), **changes}
+    document.pop("digest")
+    plain = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({**document, "digest": hashlib.sha256(plain.encode()).hexdigest()}))
+
+
+@pytest.mark.parametrize("version", [2, "2.0", "0.9", "next", True, None])
+def test_unknown_major_versions_are_refused(tmp_path: Path, version: object) -> None:
     path = certified().save(tmp_path / "c.json")
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "schema_version": 2}))
-    with pytest.raises(CalibrationError, match="version 2"):
+    rewrite(path, schema_version=version)
+    with pytest.raises(CalibrationError, match=f"version {version!r}"):
         load_certificate(path)
-    path.write_text(json.dumps({**document, "extra": 2}))
+
+
+def test_a_higher_minor_version_is_read_and_its_new_fields_are_left_out(tmp_path: Path) -> None:
+    found = certified()
+    path = found.save(tmp_path / "c.json")
+    rewrite(path, schema_version="1.9", later="x")
+    assert load_certificate(path).model_copy(update={"schema_version": found.schema_version}) == found
+    rewrite(path, schema_version="1.0")  # an own field of a version that had none is no certificate
+    with pytest.raises(CalibrationError, match="no valid certificate"):
+        load_certificate(path)
+
+
+def test_the_first_certificates_keep_their_digest() -> None:
+    paths = [p for p in Path(builtin_folder()).glob("*.json") if not p.name.endswith(".estimates.json")]
+    assert len(paths) == 4
+    for path in paths:
+        assert load_certificate(path).digest == json.loads(path.read_text())["digest"]
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = certified().save(tmp_path / "c.json")
+    rewrite(path, extra=2)
     with pytest.raises(CalibrationError, match="no valid certificate"):
         load_certificate(path)
     path.write_text("[]")
@@ -98,6 +137,74 @@ def test_a_mismatch_is_refused_or_forced_and_then_uncertified(tmp_path: Path) ->
     assert not forced.certified
     assert not forced.policy().certified
     assert load_certificate(path, expect={"model": "m1"}).policy().certified
+
+
+RUNNING = {
+    **{name: f"{name}-1" for name in FIELDS},
+    "kinds": "cue,paragraph", "judge": "math", "answer_mode": "write",
+    "patience": "2", "warmup": "10", "smoothing": "0.5",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that states every field."""
+    found = certified().model_copy(
+        update={"fingerprints": RUNNING, "patience": 2, "warmup_tokens": 10, "ema": 0.5}
+    )
+    return found.save(tmp_path_factory.mktemp("certificate") / "c.json")
+
+
+def test_what_runs_as_calibrated_is_accepted(complete: Path) -> None:
+    found = load_certificate(complete, expect=RUNNING)
+    assert found.certified
+    assert found.policy().certified
+    assert set(found.prints) == set(FIELDS)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_mismatch_of_any_single_field_is_refused_with_its_name(complete: Path, field: str) -> None:
+    other = {**RUNNING, field: "another"}
+    with pytest.raises(
+        ArtifactMismatch, match=rf"\({field}: certified '{RUNNING[field]}', running 'another'\)"
+    ):
+        load_for_running(complete, other)
+    forced = load_for_running(complete, other, force=True)
+    assert forced.voided == (field,)
+    assert not forced.policy().certified
+
+
+@pytest.mark.parametrize("kinds", ["cue,every_n,paragraph", "every_n", "cue"])
+def test_other_boundary_kinds_than_the_calibrated_ones_are_refused(complete: Path, kinds: str) -> None:
+    with pytest.raises(ArtifactMismatch, match="kinds: certified 'cue,paragraph'"):
+        load_certificate(complete, expect={"kinds": kinds})
+
+
+def test_a_certificate_without_single_fields_is_asked_for_the_whole_profile(tmp_path: Path) -> None:
+    prints = profile_fingerprints(builtin_profile())
+    path = (
+        certified().model_copy(update={"fingerprints": {"profile": prints["profile"]}}).save(tmp_path / "c")
+    )
+    assert load_certificate(path, expect=prints).certified
+    other = profile_fingerprints(get_profile("qwen3"))
+    with pytest.raises(ArtifactMismatch, match=r"hand_off: .*; profile: .*; tags: "):
+        load_certificate(path, expect=other)
+    with pytest.raises(ArtifactMismatch, match=r"\(cue: certified 'kept', running 'rewound'\)"):
+        load_certificate(path, expect={**prints, "cue": "rewound"})
+
+
+def test_each_part_of_a_profile_has_a_field_of_its_own() -> None:
+    base = builtin_profile()
+    before = profile_fingerprints(base)
+    changes: dict[str, dict[str, object]] = {
+        "tags": {"assistant_header": "x"},
+        "cues": {"cues": ("so",)},
+        "kinds": {"kinds": ("cue", "paragraph", "token")},
+        "hand_off": {"handoff_write": f"Done. {base.think_close}"},
+    }
+    for field, change in changes.items():
+        after = profile_fingerprints(replace(base, **change))  # type: ignore[arg-type]
+        assert {name for name in after if after[name] != before.get(name)} == {"profile", field}
 
 
 def test_pac_covers_higher_thresholds_never_lower_ones() -> None:

@@ -131,7 +131,12 @@ def test_harm_needs_a_right_full_run_and_truncation_follows_its_convention() -> 
     assert not build_paths([wrong], Policy(), stored("probe"), "harm").bad.any()
     cut = replace(wrong, truncated=True)
     assert build_paths([cut], Policy(), stored("probe"), "harm", "loss").bad.all()
-    assert build_paths([cut], Policy(), stored("probe"), "consistency").bad.tolist() == [[True, False]]
+    labels = build_paths([cut], Policy(), stored("probe"), "consistency", "no_answer")
+    assert labels.bad.tolist() == [[True, False]]
+    silent = replace(cut, boundaries=(cut.boundaries[0], replace(cut.boundaries[1], forced_answer="")))
+    # By default a stop with an answer is a loss there, one without is none.
+    for loss in ("consistency", "harm"):
+        assert build_paths([silent], Policy(), stored("probe"), loss).bad.tolist() == [[True, False]]
 
 
 def test_traces_without_boundaries_never_stop() -> None:

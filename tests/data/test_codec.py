@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from desist.data.codec import (
+    _boundary,
+    _converted,
     problem_from_dict,
     problem_to_dict,
     trace_from_dict,
@@ -95,6 +97,30 @@ def test_a_trace_survives_the_round_trip(trace: Trace) -> None:
     assert pickle.loads(pickle.dumps(trace_from_dict(trace_to_dict(trace)))) == trace
     if trace.sampling.seed is None or -(2**63) <= trace.sampling.seed < 2**63:
         assert trace_from_dict(decode_json(trace_to_json(trace, "memory", 1), "memory", 1)) == trace
+
+
+@given(st.data())
+def test_reading_boundaries_fast_takes_nothing_that_is_refused_with_care(
+    data: st.DataObject,
+) -> None:
+    sound = {
+        "index": 0,
+        "position": 4,
+        "char": 5,
+        "kind": "cue",
+        "scores": {"probe": 0.5},
+        "forced_tokens": 3,
+    }
+    names = st.sampled_from([*BoundaryRecord.__dataclass_fields__, "note"])
+    odd = json_values | st.sampled_from([math.nan, math.inf, 1, {"probe": 1}, {"probe": True}, {1: 0.5}])
+    value = {**sound, **data.draw(st.dictionaries(names, odd, max_size=2))}
+    try:
+        expected: BoundaryRecord | None = _boundary(value, 0, "memory", 1)
+    except RecordError:
+        expected = None
+    found = _converted([value])
+    assert found is None or found == (expected,)
+    assert _converted([sound]) == (_boundary(sound, 0, "memory", 1),)
 
 
 @given(text.filter(str.strip), maybe_text, maybe_text)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from desist.controller.core import Policy
+from desist.data.errors import CalibrationError
 from desist.data.schema import BoundaryRecord, Sampling, Trace
 from desist.proxy.control import ControlResolver, OperatingPoint, needs_of
 from desist.proxy.errors import ApiError
@@ -55,6 +56,28 @@ def test_precedence_of_budget() -> None:
     assert resolve(made, thinking_token_budget=50, desist={"budget": 9}).control.budget == 9
     assert resolve(made, thinking_token_budget=50, desist={"budget": None}).control.budget is None
     assert resolve(made, thinking_token_budget=50, desist={}).control.budget == 50
+
+
+class Covers:
+    """A certificate at 0.5 that covers the thresholds 0.6 and 0.7 as well."""
+
+    alpha, loss, answer_mode, voided = Fraction("0.05"), "harm", "write", ()
+
+    def policy(self, lam: float | None = None, /) -> Policy:
+        if lam not in (None, 0.6, 0.7):
+            raise CalibrationError(f"threshold {lam} is not covered by this certificate.")
+        return Policy(lam=lam or 0.5, certified=True)
+
+
+def test_a_request_may_ask_for_a_covered_higher_threshold_never_for_a_lower_one() -> None:
+    made = resolver(OperatingPoint.of(Covers()))  # type: ignore[arg-type]
+    assert resolve(made).control.policy.lam == 0.5
+    higher = resolve(made, desist={"threshold": 0.6}).control.policy
+    assert (higher.lam, higher.certified) == (0.6, True)
+    for lam in (0.4, 0.65):
+        with pytest.raises(ApiError, match="not covered") as refused:
+            resolve(made, desist={"threshold": lam})
+        assert refused.value.param == "desist.threshold"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from desist.controller import ModelProfile, Session, builtin_profile, get_profil
 from desist.data.errors import EngineError
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import (
+    Audited,
     Delta,
     Event,
     Finished,
@@ -26,7 +29,7 @@ from desist.proxy.engines.base import (
     ScoredBoundary,
 )
 from desist.proxy.engines.embedded.artefacts import Scorers, builtin_model, builtin_probes, load_scorers
-from desist.proxy.engines.embedded.job import Done, Emitted, Failed, Job
+from desist.proxy.engines.embedded.job import Done, Emitted, Failed, Job, beside_key
 from desist.proxy.engines.embedded.loading import LoadedModel, default_sampling, load_model
 from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.embedded.sampler import Draw
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from desist.proxy.settings import Settings
 
 __all__ = ["EmbeddedEngine"]
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedEngine:
@@ -72,6 +77,8 @@ class EmbeddedEngine:
         self._runner: Runner | None = None
         self._worker: Worker | None = None
         self._numbers = itertools.count()
+        self._told: Callable[[Audited], None] | None = None
+        self._following: set[asyncio.Task[None]] = set()
 
     @classmethod
     def from_settings(cls, settings: Settings, profile: str | None = None) -> EmbeddedEngine:
@@ -139,6 +146,37 @@ class EmbeddedEngine:
         if worker is not None:
             await asyncio.to_thread(worker.close)
 
+    async def reload(
+        self,
+        *,
+        probe: str | Path | None = None,
+        rom: str | Path | None = None,
+        certificates: Sequence[str | Path] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Score with other probes, of the same taps; None keeps them. `certificates` are the proxy's.
+
+        Requests that run get no scores any more and so are not stopped. Raises `ProbeError`,
+        `ArtifactMismatch` or `EngineError`; then everything stays as it was.
+        """
+        worker = self._worker
+        if worker is None:
+            raise EngineError("the embedded engine is not started. Call start() first.")
+        if probe is None and rom is None:
+            return
+        probe, rom = probe or self._probe_path, rom or self._rom_path
+        model = self._loaded()
+        scorers = await asyncio.to_thread(
+            load_scorers,
+            probe,
+            rom,
+            expect=model.fingerprints_with(self.profile),
+            force=force or self._force,
+            device=model.network.device,
+        )
+        await worker.use(scorers.probe, scorers.rom)
+        self._scorers, self._probe_path, self._rom_path = scorers, probe, rom
+
     async def ready(self) -> str | None:
         if self._worker is None:
             return "the model is not loaded yet"
@@ -158,7 +196,8 @@ class EmbeddedEngine:
         key = (next(self._numbers), request.request_id)
         job = self._job(key, request, self._runner)
         stream = Stream(asyncio.get_running_loop())
-        worker.submit(job, stream)
+        beside = Stream(stream.loop) if request.audit and self._told is not None else None
+        worker.submit(replace(job, audit=beside is not None), stream, beside)
         ended = False
         try:
             while not ended:
@@ -170,10 +209,47 @@ class EmbeddedEngine:
                     raise _as_engine_error(event.error)
                 elif isinstance(event, Done):
                     ended = True
+                    if beside is not None:
+                        self._audit(request.request_id, event, beside, worker)
                     yield self._finished(event, request)
         finally:
             if not ended and worker.alive:
                 worker.abort(key)
+                if beside is not None:
+                    worker.abort(beside_key(key))
+
+    def tell_audits(self, told: Callable[[Audited], None]) -> None:
+        """See `desist.proxy.engines.base.Auditing`."""
+        self._told = told
+
+    @property
+    def audits_running(self) -> int:
+        return 0 if self._worker is None else self._worker.n_beside
+
+    def _audit(self, request_id: str, done: Done, beside: Stream, worker: Worker) -> None:
+        """The client has its answer; see the run that goes on to its end, if there is one."""
+        tokens = done.usage.completion_tokens
+        if not done.runs_on:
+            worker.abort(beside_key(done.key))
+            if self._told is not None:
+                self._told(Audited(request_id, None, done.content, done.content, tokens, tokens, 0))
+            return
+        task = asyncio.ensure_future(self._follow(request_id, done, beside))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    async def _follow(self, request_id: str, done: Done, beside: Stream) -> None:
+        while not isinstance(event := await beside.queue.get(), (Done, Failed)):
+            pass
+        if isinstance(event, Failed):
+            log.warning("the audit of request %s did not come to its end: %s", request_id, event.error)
+            return
+        full, kept = event.usage.completion_tokens, done.decision.position if done.decision else 0
+        if self._told is not None:
+            tokens = done.usage.completion_tokens
+            self._told(
+                Audited(request_id, done.decision, done.content, event.content, tokens, full, full - kept)
+            )
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:

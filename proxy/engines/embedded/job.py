@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from desist.proxy.engines.embedded.channels import Channel
 from desist.proxy.engines.embedded.sampler import Draw, Uniforms
 from desist.proxy.engines.embedded.slots import Snapshot
 
-__all__ = ["Done", "Emitted", "Event", "Failed", "Job", "Prefix", "Reached", "Row"]
+__all__ = ["Done", "Emitted", "Event", "Failed", "Job", "Prefix", "Reached", "Row", "beside_key"]
 
 Rows = npt.NDArray[np.float32]
 #: What a generation has read: keys and values, or (where the engine finds those again) its ids.
@@ -39,6 +39,10 @@ class Job:
     `capture`: tell each boundary with its hidden state and what the row has read, and keep the hidden
     states of all reasoning tokens at the runner's token tap. `prefix`: what was read already (a fork of
     another job at a boundary): the job begins with the hand-off.
+
+    `audit`: where a score stops this job, it also runs on as it would have unstopped, in a job of its own
+    with the key `beside_key(key)`. That one has `generated`: the ids it goes on from, the last of them not
+    yet read; it begins with thinking, not with the hand-off, and runs at the lowest priority.
     """
 
     key: Hashable
@@ -51,6 +55,13 @@ class Job:
     stream: bool = True
     capture: bool = False
     prefix: Prefix | None = None
+    audit: bool = False
+    generated: tuple[int, ...] = ()
+
+
+def beside_key(key: Hashable) -> Hashable:
+    """The key under which an audited job runs on."""
+    return ("beside", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ class Done:
     `token_ids`: everything generated, in order. `decision`: the stop, if thinking was stopped.
     `confidence`: geometric mean probability (temperature 1, nothing cut off) of the sampled answer tokens,
     the end-of-turn token left out; None where there are none. `token_hidden` [n_reasoning, D]: see `Job`.
+    `runs_on`: another job goes on from its stop (see `Job.audit`).
     """
 
     key: Hashable
@@ -103,6 +115,7 @@ class Done:
     boundaries: tuple[Scored, ...] = ()
     confidence: float | None = None
     token_hidden: Rows | None = field(default=None, repr=False)
+    runs_on: bool = False
 
 
 Event = Emitted | Reached | Done | Failed
@@ -123,7 +136,7 @@ class Row:
         self.token_ids: list[int] = []
         self.n_handoff = 0
         self.n_reasoning = 0
-        self.stopped = False
+        self.stopped = self.runs_on = False
         self.decision: Decision | None = None
         self.finished: FinishReason | None = None
         self.reasoning = Channel()
@@ -134,9 +147,32 @@ class Row:
         self.log_probability, self.n_measured = 0.0, 0
         self._form: AnswerForm | None = None
         self._form_start = 0
-        if job.prefix is not None:
+        if job.prefix is not None and not job.generated:
             self.hand_off(None)
             self.pending = self.take_forced()
+
+    def resume(self, ends: frozenset[int]) -> None:
+        """Take again what another job has generated up to here (`Job.generated`)."""
+        for token in self.job.generated:
+            self.accept(token, ends)
+
+    def run_on(self, prefix: Prefix, token: int) -> Job:
+        """The job that goes on from here with `token`, sampled as if nothing could stop it."""
+        self.runs_on = True
+        job, control = self.job, Control("off", answer=self.control.answer)
+        session = Session(self.session.profile, self._vocabulary, control, job.prompt_ids, job.max_tokens)
+        ids = (*self.token_ids, token)
+        key = beside_key(job.key)
+        return replace(
+            job,
+            key=key,
+            session=session,
+            stream=False,
+            capture=False,
+            audit=False,
+            prefix=prefix,
+            generated=ids,
+        )
 
     @property
     def thinking(self) -> bool:
@@ -216,6 +252,7 @@ class Row:
             tuple(self.session.scored),
             math.exp(self.log_probability / self.n_measured) if self.n_measured else None,
             kept,
+            self.runs_on,
         )
 
     def _next(self, token: int) -> None:

@@ -10,31 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
-from desist.controller import Vocabulary
 from desist.probes.base import Probe, StreamingProbe
+from desist.proxy.engines.embedded.beside import Beside, Parked
 from desist.proxy.engines.embedded.job import Done, Emitted, Event, Failed, Job, Reached, Row
+from desist.proxy.engines.embedded.needs import Model
 from desist.proxy.engines.embedded.sampler import choose
+from desist.proxy.engines.embedded.scoring import RowScores
 from desist.proxy.engines.embedded.slots import SlotBatch, Snapshot, StepOutput
 from desist.proxy.engines.refusal import RequestRefused
 
 __all__ = ["Model", "Runner"]
-
-
-class Model(Protocol):
-    """What the runner needs of a loaded model (see `loading.LoadedModel`)."""
-
-    @property
-    def network(self) -> object: ...
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-    @property
-    def end_ids(self) -> frozenset[int]: ...
-    @property
-    def hidden_ids(self) -> frozenset[int]: ...
 
 
 class Runner:
@@ -57,7 +46,7 @@ class Runner:
         taps: Sequence[int] | None = None,
         token_tap: int | None = None,
     ) -> None:
-        self._model, self._probe, self._rom = model, probe, rom
+        self._model = model
         wanted = taps if taps is not None else (probe.card.taps if probe else ())
         needed = [*wanted, *(probe.card.taps if probe else ()), *(rom.card.taps if rom else ())]
         self._slots = SlotBatch(
@@ -66,17 +55,20 @@ class Runner:
             width=width,
             taps=[*needed, *([] if token_tap is None else [token_tap])],
         )
-        place = {tap: number for number, tap in enumerate(self._slots.taps)}
-
-        def places(chosen: Iterable[int]) -> tuple[int, ...]:
-            return tuple(place[self._slots.tap_index(tap)] for tap in chosen)
-
-        self._capture_taps = places(wanted)
-        self._probe_taps = places(probe.card.taps) if probe else ()
-        self._rom_taps = places(rom.card.taps) if rom else ()
-        self._token_tap = None if token_tap is None else places([token_tap])[0]
+        self._scores = RowScores(self._slots, probe, rom)
+        self._capture_taps = self._scores.places(wanted)
+        self._token_tap = None if token_tap is None else self._scores.places([token_tap])[0]
         self._rows: list[Row] = []
         self._waiting: deque[Job] = deque()
+        self._beside = Beside()
+
+    def use(self, probe: Probe | None, rom: StreamingProbe | None) -> None:
+        """Score with these probes, of taps that are read already. Raises `ProbeError` for other taps.
+
+        Jobs that are here now get no scores any more: their thresholds were made for other probes, and
+        without evidence nothing is stopped.
+        """
+        self._scores.use(probe, rom, [job.key for job in self._waiting] + [row.job.key for row in self._rows])
 
     @property
     def max_length(self) -> int:
@@ -90,9 +82,7 @@ class Runner:
     @property
     def scorers(self) -> frozenset[str]:
         """Names of the scores that are computed at boundaries."""
-        return frozenset(
-            name for name, there in (("probe", self._probe), ("rom", self._rom)) if there is not None
-        )
+        return self._scores.names
 
     @property
     def n_running(self) -> int:
@@ -104,7 +94,12 @@ class Runner:
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or self._waiting)
+        return bool(self._rows or self._waiting or self._beside)
+
+    @property
+    def n_beside(self) -> int:
+        """Audited jobs that run on or wait to."""
+        return len(self._beside) + sum(bool(row.job.generated) for row in self._rows)
 
     def add(self, job: Job) -> None:
         """Queue a job. It joins the running ones when a slot is free; forks go before others."""
@@ -136,11 +131,12 @@ class Runner:
             if row.job.key == key:
                 self._leave(number)
                 return True
-        return False
+        return self._beside.abort(key)
 
     def fail_all(self, error: Exception) -> list[Event]:
         """Drop everything after an error that concerns the whole batch."""
         keys = [row.job.key for row in self._rows] + [job.key for job in self._waiting]
+        keys += self._beside.clear()
         self._waiting.clear()
         while self._rows:
             self._leave(len(self._rows) - 1)
@@ -173,23 +169,44 @@ class Runner:
         return events
 
     def _admit(self, events: list[Event]) -> None:
+        self._make_room()
         while self._waiting and len(self._rows) < self._slots.max_rows:
-            job = self._waiting.popleft()
-            try:
-                row = Row(job, self._model.vocabulary, self._model.hidden_ids)
-                if isinstance(job.prefix, Snapshot):
-                    self._slots.load(job.prefix)
-                else:
-                    self._slots.join(job.prompt_ids[:-1] if job.prefix is None else job.prefix)
-            except Exception as error:
-                events.append(Failed(job.key, error))
-                continue
-            if self._rom is not None:
-                row.rom_state = self._rom.initial_state(1)[0]
-            self._rows.append(row)
+            self._begin(self._waiting.popleft(), events)
+        while self._beside and len(self._rows) < self._slots.max_rows:
+            one = self._beside.take()
+            if isinstance(one, Parked):
+                self._slots.load(one.read)
+                self._rows.append(one.row)
+            else:
+                self._begin(one, events)
+
+    def _begin(self, job: Job, events: list[Event]) -> None:
+        try:
+            row = Row(job, self._model.vocabulary, self._model.hidden_ids)
+            row.resume(self._model.end_ids)
+            if isinstance(job.prefix, Snapshot):
+                self._slots.load(job.prefix)
+            else:
+                self._slots.join(job.prompt_ids[:-1] if job.prefix is None else job.prefix)
+        except Exception as error:
+            events.append(Failed(job.key, error))
+            return
+        self._scores.begin(row)
+        self._rows.append(row)
+
+    def _make_room(self) -> None:
+        """Audited jobs that run on give their slots to jobs that wait, the youngest first."""
+        wanted = len(self._waiting) - (self._slots.max_rows - len(self._rows))
+        for number in range(len(self._rows) - 1, -1, -1):
+            row = self._rows[number]
+            if wanted > 0 and row.job.generated:
+                self._beside.park(row, self._slots.save(number))
+                self._leave(number)
+                wanted -= 1
 
     def _leave(self, number: int) -> None:
         self._slots.leave(number)
+        self._scores.forget(self._rows[number].job.key)
         last = self._rows.pop()
         if number < len(self._rows):
             self._rows[number] = last
@@ -197,38 +214,34 @@ class Runner:
     def _decide(self, output: StepOutput, events: list[Event]) -> None:
         """Score the boundaries just read and let every thinking row's session decide."""
         self._keep_tokens(output)
-        scored = [n for n, row in enumerate(self._rows) if row.boundary and row.control.mode != "off"]
-        scores: dict[int, dict[str, float]] = {number: {} for number in scored}
-        if self._probe is not None and scored:
-            rows = torch.cat([output.hidden[place][scored] for place in self._probe_taps], dim=-1)
-            for number, score in zip(scored, self._probe.score(rows.float()).tolist(), strict=True):
-                scores[number]["probe"] = score
-        self._stream_scores(output, scores)
+        scores = self._scores.of(self._rows, output)
         for number, row in enumerate(self._rows):
             if row.judged:
                 if row.boundary is not None and row.job.capture:
                     events.append(self._reached(number, row, output))
-                self._ask(row, scores.get(number, {}), events)
+                self._ask(number, row, scores.get(number, {}), output, events)
 
-    def _ask(self, row: Row, scores: Mapping[str, float], events: list[Event]) -> None:
+    def _ask(
+        self,
+        number: int,
+        row: Row,
+        scores: Mapping[str, float],
+        output: StepOutput,
+        events: list[Event],
+    ) -> None:
         decision = row.session.decide(row.boundary, scores)
         if decision.stops:
+            if row.job.audit and decision.reason is row.control.policy.reason:
+                self._run_on(number, row, output)
             opening = row.hand_off(decision)
             self._emit(row, "content", opening, (), events)
 
-    def _stream_scores(self, output: StepOutput, scores: Mapping[int, dict[str, float]]) -> None:
-        if self._rom is None:
-            return
-        fed = [n for n, row in enumerate(self._rows) if row.counted and row.control.mode != "off"]
-        if not fed:
-            return
-        states = torch.stack([state for n in fed if (state := self._rows[n].rom_state) is not None])
-        hidden = torch.cat([output.hidden[place][fed] for place in self._rom_taps], dim=-1)
-        states, stream = self._rom.step(states, hidden.float())
-        for place, (number, score) in enumerate(zip(fed, stream.tolist(), strict=True)):
-            self._rows[number].rom_state = states[place]
-            if number in scores:
-                scores[number]["rom"] = score
+    def _run_on(self, number: int, row: Row, output: StepOutput) -> None:
+        """Let an audited row go on beside its stop: the next token is the one that it would have got."""
+        draw = row.job.draw
+        uniform = 0.0 if draw.greedy else row.uniforms.at(len(row.token_ids))
+        (token,) = choose(output.logits[number : number + 1], [draw], [uniform])
+        self._beside.add(row.run_on(self._slots.save(number), token))
 
     def _unread(self, row: Row) -> bool:
         """Whether the last reasoning token of a finished row is still to be read for its hidden state."""

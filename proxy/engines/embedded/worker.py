@@ -11,10 +11,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 from desist.data.errors import EngineError
-from desist.proxy.engines.embedded.job import Done, Event, Failed, Job
+from desist.proxy.engines.embedded.job import Done, Event, Failed, Job, beside_key
 from desist.proxy.engines.embedded.runner import Runner
+
+if TYPE_CHECKING:
+    from desist.probes.base import Probe, StreamingProbe
 
 __all__ = ["Stream", "Worker"]
 
@@ -48,17 +52,43 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, job: Job, stream: Stream) -> None:
-        """Queue a job; its events go to `stream`, the last of them `Done` or `Failed`."""
+    @property
+    def n_beside(self) -> int:
+        """Audited jobs that run on beside their stops, or wait to."""
+        return self._runner.n_beside
+
+    def submit(self, job: Job, stream: Stream, beside: Stream | None = None) -> None:
+        """Queue a job; its events go to `stream`, the last of them `Done` or `Failed`.
+
+        `beside` gets the events of an audited job that runs on beside its stop.
+        """
 
         def add() -> None:
             self._streams[job.key] = stream
+            if beside is not None:
+                self._streams[beside_key(job.key)] = beside
             try:
                 self._runner.add(job)
             except Exception as error:
                 self._send([Failed(job.key, error)])
 
         self._command(add)
+
+    async def use(self, probe: Probe | None, rom: StreamingProbe | None) -> None:
+        """Score with other probes from the next step on. Raises what `Runner.use` raises."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def change() -> None:
+            try:
+                self._runner.use(probe, rom)
+            except Exception as error:
+                loop.call_soon_threadsafe(done.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(done.set_result, None)
+
+        self._command(change)
+        await done
 
     def abort(self, key: Hashable) -> None:
         """Drop a job; its slot is free at the next step."""

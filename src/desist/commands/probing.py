@@ -1,4 +1,4 @@
-"""From problems to a certificate: `collect`, `train`, `score`, `calibrate`."""
+"""From problems to scored traces: `collect`, `train`, `score`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from desist.commands.common import (
-    REFUSED,
-    Alpha,
-    Delta,
     Json,
-    Loss,
     Model,
     Quiet,
     Seed,
     VllmArgs,
     app,
     dump,
-    err,
     progress_bar,
     show,
     status,
@@ -164,62 +159,3 @@ def score(
     with status("scoring", quiet):
         written = write_traces(out, score_traces(read_traces(traces), hidden, loaded, name))
     show({"out": str(out), "written": written, "name": name}, as_json=as_json)
-
-
-@app.command()
-def calibrate(
-    traces: Annotated[Path, typer.Argument(help="Scored, labelled traces (see `collect`).", exists=True)],
-    alpha: Alpha,
-    out: Annotated[Path, typer.Option("--out", help="Folder for certificate.json and report.html.")],
-    delta: Delta = "0.05",
-    loss: Loss = "consistency",
-    method: Annotated[Literal["ltt", "pac"], typer.Option(help="Declared before looking.")] = "ltt",
-    scorer: Annotated[str, typer.Option(help="Name of the stored score.")] = "probe",
-    patience: Annotated[int, typer.Option(min=1, help="Consecutive boundaries above.")] = 1,
-    warmup: Annotated[int, typer.Option(min=0, help="Reasoning tokens before the first stop.")] = 0,
-    ema: Annotated[float, typer.Option(help="Weight of the newest score.")] = 1.0,
-    probe: Annotated[Path | None, typer.Option(help="Probe whose training problems are refused.")] = None,
-    answer: Annotated[Literal["write", "extract"], typer.Option(help="Answer mode.")] = "write",
-    judge: Annotated[str, typer.Option(help="Judge of equality.")] = "math",
-    seed: Seed = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> int:
-    """Turn scored traces into a certified threshold and a report, or say what is missing (exit code 2)."""
-    from desist.calibration import CannotCertify, write_report
-    from desist.calibration import calibrate as certify_traces
-    from desist.data import read_traces
-    from desist.proxy.estimates import StepTable
-
-    collected = list(read_traces(traces))
-    stored = dict(collected[0].provenance.get("fingerprints", {})) if collected else {}
-    card = None
-    if probe is not None:
-        from desist.probes import load_probe
-        from desist.probes.artifact import probe_fingerprint
-
-        loaded = load_probe(probe)
-        card, stored[scorer] = loaded.card, probe_fingerprint(loaded)
-    else:
-        err.print("no --probe given: overlap with its training problems is not checked", style="yellow")
-    with status("calibrating", quiet):
-        found = certify_traces(
-            collected, alpha=alpha, delta=delta, loss=loss, scorer=scorer, method=method, patience=patience,
-            warmup_tokens=warmup, ema=ema, answer_mode=answer, judge=judge, seed=seed, created=today(),
-            forbidden_problems=card.problems if card else (), fingerprints=stored,
-        )  # fmt: skip
-        out.mkdir(parents=True, exist_ok=True)
-        write_report(out / "report.html", [found], collected)
-    if isinstance(found, CannotCertify):
-        show({"certified": False, **found.model_dump(mode="json")}, as_json=as_json, words=found.message)
-        return REFUSED
-    path = found.save(out / "certificate.json")
-    StepTable.from_traces(collected).save(out / "certificate.estimates.json")
-    words = f"certified: lam = {found.lam:.6g}, saves {found.saved_fraction:.1%} on calibration\n{found.text}"
-    payload = {
-        "certificate": str(path),
-        "overlap_checked": card is not None,
-        **found.model_dump(mode="json", exclude={"problems"}),
-    }
-    show(payload, as_json=as_json, words=words)
-    return 0

@@ -29,6 +29,12 @@ Decide = Annotated[
 ]
 Probe = Annotated[Path | None, typer.Option("--probe", help="Probe artefact.")]
 Certificates = Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Use certificates that do not fit; all is marked uncertified.")
+]
+Activation = Annotated[
+    Path | None, typer.Option("--activation", help="Folder of the active pair; followed while serving.")
+]
 Config = Annotated[Path | None, typer.Option("--config", help="YAML or TOML file.")]
 
 
@@ -43,6 +49,8 @@ def serve(
     decide: Decide = None,
     probe: Probe = None,
     certificate: Certificates = None,
+    force: Force = False,
+    activation: Activation = None,
     mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
     config: Config = None,
     as_json: Json = False,
@@ -51,7 +59,8 @@ def serve(
     """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
     from desist.proxy.serve import serve as run
 
-    flags = {"host": host, "port": port, "control": {"mode": mode}}
+    flags = {"host": host, "port": port, "control": {"mode": mode}, "activation": activation}
+    flags["force_certificates"] = True if force else None
     settings = _settings(config, flags, engine, upstream, model, vllm_arg, decide, probe, certificate, quiet)
 
     def announce(address: str) -> None:

@@ -1,4 +1,4 @@
-"""Saved traces: `import`, `replay`, `report`."""
+"""Saved traces: `import`, `replay`."""
 
 from __future__ import annotations
 
@@ -87,20 +87,3 @@ def replay(
     payload = {"tables": [t.as_json() for t in tables], "files": reports, "dropped": dropped}
     show(json.loads(json.dumps(payload, default=str)), as_json=as_json, words=words)
     return REFUSED if dropped else 0
-
-
-@app.command()
-def report(
-    traces: Annotated[Path, typer.Argument(help="The scored traces that were calibrated on.", exists=True)],
-    certificates: Annotated[list[Path], typer.Option("--certificate", help="One or several certificates.")],
-    out: Annotated[Path, typer.Option("--out", help="HTML file to write.")],
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write the calibration report again: one HTML file that opens offline."""
-    from desist.calibration import load_certificate, write_report
-    from desist.data import read_traces
-
-    points = [load_certificate(path, force=True) for path in certificates]
-    write_report(out, points, list(read_traces(traces)))
-    show({"out": str(out)}, as_json=as_json, words=f"report in {out}")

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 from desist.controller import Control, Policy, StopReason
-from desist.data.errors import EngineError
+from desist.data.errors import EngineError, ProbeError
 from desist.data.schema import Sampling
+from desist.kernels import Layer
+from desist.probes import save_probe
+from desist.probes.base import ProbeCard
+from desist.probes.lynx import LynxProbe
 from desist.proxy.engines.base import Delta, Engine, Event, Finished, GenerationRequest
 from desist.proxy.engines.embedded import EmbeddedEngine, default_sampling
 from desist.proxy.errors import api_error
-from tests.fakes.tiny_model import PROFILE, tiny_folder
+from tests.fakes.tiny_model import PROFILE, WIDTH, tiny_folder
 
 T = TypeVar("T")
 SAMPLING = Sampling(0.9, 0.98, 11, 60)
@@ -179,3 +184,36 @@ def test_default_sampling_is_the_model_s_own(tmp_path: Path) -> None:
     assert default_sampling(tmp_path) == Sampling(1.0, 1.0, None, None)
     with pytest.raises(EngineError, match=r"no config\.json"):
         asyncio.run(EmbeddedEngine(tmp_path, profile=PROFILE).start())
+
+
+def constant_probe(folder: Path, tap: int, bias: float) -> Path:
+    """A saved probe that gives every boundary the score sigmoid(bias)."""
+    card = ProbeCard("logistic", (tap,), WIDTH, "consistent")
+    return save_probe(LynxProbe(card, [Layer(torch.zeros(1, WIDTH), torch.full((1,), bias))]), folder)
+
+
+def test_another_probe_scores_the_requests_that_come_after(tmp_path: Path) -> None:
+    low, high = constant_probe(tmp_path / "a", 2, -9.0), constant_probe(tmp_path / "b", 2, 9.0)
+    control = Control("active", Policy(lam=0.5))
+
+    async def use(engine: EmbeddedEngine) -> None:
+        async def stops() -> int:
+            asked = (request(control=control, sampling=Sampling(0.9, 0.98, n, 60)) for n in range(8))
+            ends = [(await complete(engine, one))[-1] for one in asked]
+            return sum(isinstance(end, Finished) and end.stop_reason is StopReason.PROBE for end in ends)
+
+        first = engine.fingerprints["probe"]
+        assert await stops() == 0
+        await engine.reload(certificates=["c.json"])
+        await engine.reload(probe=high)
+        second = engine.fingerprints["probe"]
+        assert second != first
+        assert await stops() > 0
+        with pytest.raises(ProbeError, match="taps 0"):
+            await engine.reload(probe=constant_probe(tmp_path / "c", 0, 9.0))
+        assert engine.fingerprints["probe"] == second
+        await engine.reload(probe=low)
+        assert engine.fingerprints["probe"] == first
+        assert await stops() == 0
+
+    with_engine(use, probe=low)

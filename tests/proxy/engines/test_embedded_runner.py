@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from desist.controller import Control, Policy, Session, StopReason
-from desist.data.errors import EngineError
+from desist.data.errors import EngineError, ProbeError
 from desist.probes.base import ProbeCard
 from desist.proxy.batch_runs import drive
 from desist.proxy.engines.embedded import Done, Draw, Emitted, Failed, Job, Reached, Runner
@@ -371,3 +371,21 @@ def test_confidence_is_the_geometric_mean_probability_of_the_answer() -> None:
             logs.append(float(logits.log_softmax(0)[done.token_ids[place]]))
     expected = float(torch.tensor(logs).mean().exp()) if logs else None
     assert done.confidence == pytest.approx(expected, rel=1e-3)
+
+
+def test_jobs_that_run_while_the_probe_is_exchanged_are_not_stopped_by_either() -> None:
+    runner = Runner(MODEL, max_rows=1, probe=LastTap(2), taps=(1, 2))
+    never = Control("active", Policy(lam=2.0))
+    seed = next(n for n in range(50) if run(job(control=never, seed=n), probe=LastTap())[0].boundaries)
+    for key in (0, 1):  # one runs, one waits
+        runner.add(job(key, stop_at_once(), seed=seed))
+    runner.step()
+    other = LastTap(1)
+    runner.use(other, None)
+    events = runner.run([job(2, stop_at_once(), seed=seed)])
+    done = {event.key: event for event in events if isinstance(event, Done)}
+    assert all(not scored.scores for key in (0, 1) for scored in done[key].boundaries)
+    assert StopReason.PROBE not in (done[0].stop_reason, done[1].stop_reason)
+    assert (done[2].stop_reason, len(other.seen)) == (StopReason.PROBE, 1)
+    with pytest.raises(ProbeError, match="taps 3"):
+        runner.use(LastTap(3), None)

@@ -67,7 +67,8 @@ def test_fingerprints_tell_weights_template_and_type_apart(folder: Path) -> None
     run = read_model(folder, dtype="float32").fingerprints_with(
         builtin_profile(), sampling=Sampling(0.5, 0.9), judge="math", answer="write"
     )
-    assert set(run) == {*first, "profile", "sampler", "judge", "answer_mode"}
+    parts = {"tags", "cues", "kinds", "hold_off", "hand_off", "cue"}
+    assert set(run) == {*first, "profile", *parts, "sampler", "judge", "answer_mode"}
 
 
 def test_end_ids_come_from_both_configs_and_the_tokenizer(folder: Path) -> None:

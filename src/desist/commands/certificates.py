@@ -1,0 +1,196 @@
+"""Certificates in use: `certificate show`, `verify`, `diff`, `activate`, `rollback`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from desist.commands.common import REFUSED, Json, app, show, today
+
+if TYPE_CHECKING:
+    from desist.calibration import Certificate
+    from desist.calibration.activation import Active
+
+commands = typer.Typer(
+    help="Show, verify, compare, activate and roll back certificates.", no_args_is_help=True
+)
+app.add_typer(commands, name="certificate")
+
+File = Annotated[Path, typer.Argument(help="A certificate.", exists=True)]
+Folder = Annotated[Path, typer.Option("--activation", help="Activation folder; `serve` follows it.")]
+Probe = Annotated[Path | None, typer.Option("--probe", help="Folder of the probe.", exists=True)]
+
+
+@commands.command("show")
+def show_one(file: File, as_json: Json = False) -> None:
+    """What a certificate promises, for what, and until when."""
+    from desist.calibration import load_certificate
+    from desist.calibration.plan import voids
+
+    found = load_certificate(file)
+    payload = _document(found) | {"voids": list(voids(found))}
+    lines = [
+        found.text,
+        f"threshold {found.lam:.6g} on score '{found.scorer}' ({found.method}), "
+        f"{found.n_bad} of {found.n} lost, {found.saved_fraction:.1%} saved",
+        f"made {found.created or 'at no known date'}, valid until {found.expires or 'no date'}",
+        f"digest {found.digest[:16]}, made for",
+        *(f"  {name}: {value}" for name, value in sorted(found.prints.items())),
+    ]
+    show(payload, as_json=as_json, words="\n".join(lines))
+
+
+@commands.command()
+def verify(
+    file: File,
+    probe: Probe = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expect", help="A field that must be as calibrated, as template=51588db0. Repeatable."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Model folder to compare.", exists=True)
+    ] = None,
+    profile: Annotated[str | None, typer.Option("--profile", help="Model profile to compare.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="Number format the model runs in.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Whether a certificate is whole, in date and made for what is named. Exit 2 where it is not."""
+    from desist.calibration import load_certificate
+    from desist.calibration.fingerprints import differing
+
+    found = load_certificate(file)
+    running = dict(_pairs(expect))
+    if probe is not None:
+        running[found.scorer] = _probe_print(probe)
+    if model is not None:
+        from desist.proxy.engines.model import read_model
+
+        running |= read_model(model, dtype=dtype or found.fingerprints.get("dtype", "")).fingerprints
+    if profile is not None:
+        from desist.controller import get_profile
+        from desist.controller.fingerprints import profile_fingerprints
+
+        running |= profile_fingerprints(get_profile(profile))
+    other = differing(found, found.fingerprints, running)
+    expired = bool(found.expires) and today() > found.expires
+    payload: dict[str, Any] = {
+        "valid": not other and not expired,
+        "digest": found.digest,
+        "expired": expired,
+        "compared": sorted(running),
+        "differing": {
+            name: {"certified": value, "running": running[name]} for name, value in sorted(other.items())
+        },
+        "not_compared": sorted(set(found.prints) - set(running)),
+    }
+    lines = [f"{name}: certified {value}, running {running[name]}" for name, value in sorted(other.items())]
+    lines += [f"expired on {found.expires}"] if expired else []
+    words = "\n".join(lines) or f"whole; {len(running)} fields compared, all as calibrated"
+    show(payload, as_json=as_json, words=words)
+    return 0 if payload["valid"] else REFUSED
+
+
+@commands.command()
+def diff(old: File, new: File, as_json: Json = False) -> None:
+    """What differs between two certificates, field by field."""
+    from desist.calibration import load_certificate
+    from desist.calibration.audits import certificate_diff
+
+    first, second = load_certificate(old), load_certificate(new)
+    shared = len(set(first.problems) & set(second.problems))
+    changes = certificate_diff(first, second)
+    payload = {
+        "changed": {each.field: [each.old, each.new] for each in changes},
+        "problems": [len(first.problems), len(second.problems)],
+        "problems_shared": shared,
+        "made_for_the_same": first.prints == second.prints,
+    }
+    lines = [f"{each.field}: {each.old} -> {each.new}" for each in changes]
+    lines.append(f"calibration problems in both: {shared}")
+    show(payload, as_json=as_json, words="\n".join(lines))
+
+
+@commands.command()
+def activate(
+    files: Annotated[list[Path], typer.Argument(help="Certificates, the default one first.", exists=True)],
+    activation: Folder,
+    probe: Probe = None,
+    percent: Annotated[int, typer.Option(min=1, max=100, help="Share of requests it takes over.")] = 100,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use it though it does not fit, uncertified.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make certificates and their probe, as a pair, the active ones. Servers take over, no restart."""
+    from desist.calibration import load_certificate
+    from desist.calibration.activation import ActivationFolder
+    from desist.data.errors import ArtifactMismatch
+
+    if probe is not None and not force:
+        own = _probe_print(probe)
+        for path in files:
+            found = load_certificate(path)
+            made_for = found.fingerprints.get(found.scorer)
+            if made_for != own:
+                raise ArtifactMismatch(
+                    f"{path} was made for something else "
+                    f"({found.scorer}: certified {made_for!r}, given {own!r}). "
+                    "Give the probe that it was calibrated with, or force it and lose the guarantee."
+                )
+    active = ActivationFolder(activation).activate(files, probe, percent=percent, force=force, when=today())
+    _show_active(active, as_json)
+
+
+@commands.command()
+def rollback(activation: Folder, as_json: Json = False) -> None:
+    """Go back to the pair before, for all requests. Servers take it over without a restart."""
+    from desist.calibration.activation import ActivationFolder
+
+    _show_active(ActivationFolder(activation).rollback(when=today()), as_json)
+
+
+def _show_active(active: Active, as_json: bool) -> None:
+    pair = active.current
+    assert pair is not None
+    payload = {
+        "number": active.number,
+        "pair": pair.id,
+        "percent": pair.percent,
+        "certificates": [str(path) for path in pair.certificates],
+        "probe": None if pair.probe is None else str(pair.probe),
+        "before": active.history[-1].id if active.history else None,
+    }
+    share = "all requests" if pair.percent == 100 else f"{pair.percent} % of requests"
+    show(payload, as_json=as_json, words=f"pair {pair.id} is active for {share}")
+
+
+def _document(found: Certificate) -> dict[str, Any]:
+    return {
+        **found.model_dump(mode="json", exclude={"problems"}),
+        "fingerprints": found.prints,
+        "digest": found.digest,
+    }
+
+
+def _pairs(texts: list[str] | None) -> list[tuple[str, str]]:
+    from desist.calibration.fingerprints import FIELDS
+
+    pairs = []
+    for text in texts or ():
+        name, sign, value = text.partition("=")
+        if not sign or name not in {*FIELDS, "rom"}:
+            raise typer.BadParameter(f"--expect is {text!r}; give FIELD=VALUE. Fields: {', '.join(FIELDS)}.")
+        pairs.append((name, value))
+    return pairs
+
+
+def _probe_print(folder: Path) -> str:
+    from desist.probes import load_probe
+    from desist.probes.artifact import probe_fingerprint
+
+    return probe_fingerprint(load_probe(folder, force=True))

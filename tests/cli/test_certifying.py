@@ -1,0 +1,179 @@
+"""`calibrate`, `report` and `certificate` as a user runs them: JSON, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from desist.calibration import load_certificate
+from desist.data import write_traces
+from desist.kernels import Layer
+from desist.probes import save_probe
+from desist.probes.artifact import probe_fingerprint
+from desist.probes.base import ProbeCard
+from desist.probes.lynx import LynxProbe
+from tests.cli.test_cli import as_json, desist
+from tests.fakes.traces import make_traces
+
+KEYS = {
+    "certified", "guarantee", "threshold", "n", "needed_n", "method", "loss", "holdout_risk", "holdout_ci",
+    "saved_fraction", "report",
+}  # fmt: skip
+
+
+def renamed(name: str, seed: int = 3, n: int = 400) -> list[Any]:
+    """Traces whose only score has another name than a probe's."""
+    return [
+        replace(t, boundaries=tuple(replace(b, scores={name: b.scores["probe"]}) for b in t.boundaries))
+        for t in make_traces(n, seed)
+    ]
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("scored") / "traces.jsonl.gz"
+    write_traces(path, renamed("entropy"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(scored: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a calibration, and what it printed."""
+    out = scored.parent / "made-0.2"  # a dot in a folder's name is no suffix
+    done = desist(
+        "calibrate", scored, "--alpha", "0.2", "--delta", "0.05", "--out", out, "--json", "--quiet",
+        "--floor", "answer resampled=0.25", "--tokens-per-second", "40", "--audit-share", "0.02",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out, as_json(done)
+
+
+def test_calibrate_certifies_any_score_and_reports(made: tuple[Path, dict[str, Any]]) -> None:
+    out, found = made
+    assert found.keys() >= KEYS
+    assert (found["certified"], found["guarantee"], found["method"]) == (True, "pac", "ltt")
+    assert (found["scorer"], found["n"], found["needed_n"]) == ("entropy", 400, 14)
+    low, high = found["holdout_ci"]
+    assert 0 <= low <= found["holdout_risk"] <= high <= 1
+    assert 0 < found["saved_fraction"] < 1
+    certificate = load_certificate(out / "certificate.json")
+    assert (certificate.lam, certificate.expires > certificate.created) == (found["threshold"], True)
+    page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
+    for words in ("cannot certify consistency", "fixed budget of", "Net of audits", "desist calibrate", "98"):
+        assert words in page
+    assert "Of 1,000 requests" in text
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_every_format_gives_the_same_certificate(
+    made: tuple[Path, dict[str, Any]], tmp_path: Path, suffix: str
+) -> None:
+    file = tmp_path / f"traces{suffix}"
+    write_traces(file, renamed("entropy"))
+    done = desist("calibrate", file, "--alpha", "0.2", "--out", tmp_path / "o", "--json", "--quiet")
+    assert {key: as_json(done)[key] for key in KEYS - {"report"}} == {
+        key: made[1][key] for key in KEYS - {"report"}
+    }
+
+
+def test_several_scores_need_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "two.jsonl"
+    traces = [
+        replace(t, boundaries=tuple(replace(b, scores={**b.scores, "other": 0.5}) for b in t.boundaries))
+        for t in make_traces(60, 3)
+    ]
+    write_traces(file, traces)
+    done = desist("calibrate", file, "--alpha", "0.2", "--out", tmp_path, "--json", "--quiet")
+    assert done.returncode == 1
+    assert "2 scores: other, probe" in as_json(done)["error"]["message"]
+    done = desist(
+        "calibrate", file, "--alpha", "0.2", "--scorer", "probe", "--out", tmp_path, "--json", "--quiet"
+    )
+    assert as_json(done)["scorer"] == "probe"
+
+
+@pytest.mark.parametrize(("arguments", "reason", "needed"), [
+    (("--alpha", "0.05"), "too_few", 59),
+    (("--alpha", "0.2", "--method", "cue-level"), "no_guarantee", None),
+])  # fmt: skip
+def test_what_cannot_be_certified_says_so_with_exit_code_2(
+    tmp_path: Path, arguments: tuple[str, ...], reason: str, needed: int | None
+) -> None:
+    few = tmp_path / "few.jsonl"
+    write_traces(few, make_traces(58, seed=3))
+    done = desist("calibrate", few, *arguments, "--out", tmp_path / "out", "--json", "--quiet")
+    assert done.returncode == 2, done.stderr
+    found = as_json(done)
+    assert found.keys() >= KEYS
+    assert (found["certified"], found["guarantee"], found["holdout_risk"]) == (False, "none", None)
+    assert (found["reason"], found["needed_n"]) == (reason, needed)
+    assert not (tmp_path / "out" / "certificate.json").exists()
+    assert "No request is stopped" in Path(found["report"]).read_text()
+
+
+def test_report_again_from_traces_and_from_figures_alone(
+    made: tuple[Path, dict[str, Any]], scored: Path, tmp_path: Path
+) -> None:
+    out, _ = made
+    again = tmp_path / "again.md"
+    done = desist("report", scored, "--certificate", out / "certificate.json", "--out", again, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "Of 1,000 requests" in again.read_text()
+    done = desist("report", "--figures", out / "report.json", "--out", tmp_path / "all", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert len(as_json(done)["files"]) == 3
+    assert (tmp_path / "all" / "report.html").read_text() == (out / "report.html").read_text()
+    assert desist("report", "--out", tmp_path / "x.html").returncode == 1
+
+
+def test_show_verify_and_diff(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    path = made[0] / "certificate.json"
+    shown = as_json(desist("certificate", "show", path, "--json"))
+    assert (shown["lam"], shown["fingerprints"]["patience"]) == (made[1]["threshold"], "1")
+    done = desist("certificate", "verify", path, "--expect", "patience=1", "--json")
+    assert (done.returncode, as_json(done)["valid"]) == (0, True)
+    done = desist("certificate", "verify", path, "--expect", "patience=2", "--expect", "model=m", "--json")
+    assert done.returncode == 2
+    assert as_json(done)["differing"] == {
+        "model": {"certified": None, "running": "m"}, "patience": {"certified": "1", "running": "2"},
+    }  # fmt: skip
+    old = load_certificate(path).model_copy(update={"expires": "2020-01-01", "risk": 0.5})
+    other = old.save(tmp_path / "old.json")
+    done = desist("certificate", "verify", other, "--json")
+    assert (done.returncode, as_json(done)["expired"]) == (2, True)
+    changed = as_json(desist("certificate", "diff", path, other, "--json"))
+    assert set(changed["changed"]) == {"expires", "risk"}
+    assert (changed["problems_shared"], changed["made_for_the_same"]) == (400, True)
+    (tmp_path / "bad.json").write_text(path.read_text().replace('"n": 400', '"n": 401'))
+    done = desist("certificate", "show", tmp_path / "bad.json", "--json")
+    assert done.returncode == 1
+    assert "changed after it was made" in as_json(done)["error"]["message"]
+
+
+def test_activate_takes_a_probe_and_its_certificate_only_as_a_pair(
+    made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    probe = LynxProbe(
+        ProbeCard("logistic", (1,), 4, "consistent"), [Layer(torch.zeros(1, 4), torch.zeros(1))]
+    )
+    folder, active = save_probe(probe, tmp_path / "probe"), tmp_path / "active"
+    own = load_certificate(made[0] / "certificate.json")
+    fitting = own.model_copy(update={"fingerprints": {"entropy": probe_fingerprint(probe)}})
+    first = fitting.save(tmp_path / "first.json")
+    done = desist("certificate", "activate", first, "--activation", active, "--probe", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert as_json(done)["percent"] == 100
+    other = made[0] / "certificate.json"
+    done = desist("certificate", "activate", other, "--activation", active, "--probe", folder, "--json")
+    assert done.returncode == 1
+    assert "entropy: certified None" in as_json(done)["error"]["message"]
+    done = desist("certificate", "activate", other, "--activation", active, "--percent", "10", "--json")
+    assert as_json(done)["before"] is not None
+    done = desist("certificate", "rollback", "--activation", active, "--json")
+    assert json.loads((active / "active.json").read_text())["number"] == as_json(done)["number"] == 3
+    assert desist("certificate", "rollback", "--activation", active).returncode == 1
