@@ -30,9 +30,10 @@ _KEPT_LINES = 30
 _POLL_S = 0.25
 _KILLED_S = 5.0
 _MAX_LINE = 1 << 20
-# PR_SET_PDEATHSIG; the signal goes to the program that takes this one's place, too.
+# Its own process group, then PR_SET_PDEATHSIG; both stay with the program that takes this one's place.
 _TIED = (
     "import ctypes, os, signal, sys\n"
+    "os.setpgid(0, 0)\n"
     "try: ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
     "except (OSError, AttributeError): pass\n"
     "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
@@ -93,7 +94,6 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            process_group=0,
             limit=_MAX_LINE,
             env={**os.environ, **self._environ},
         )
