@@ -15,7 +15,7 @@ def build_engine(settings: Settings) -> Engine:
     Raises `EngineError` where the packages that it needs are missing.
     """
     if settings.engine == "upstream":
-        from desist.proxy.engines.upstream import UpstreamEngine
+        from desist.proxy.engines.upstream.engine import UpstreamEngine
 
         assert settings.upstream is not None  # Settings refuses this engine without an address
         return UpstreamEngine(settings.upstream, min_answer_tokens=settings.control.min_answer_tokens)

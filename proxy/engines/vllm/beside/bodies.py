@@ -14,7 +14,7 @@ from typing import Any, get_args
 from desist.controller import Control
 from desist.controller.core import Mode
 from desist.proxy.engines.base import GenerationRequest
-from desist.proxy.engines.upstream_bodies import first_body
+from desist.proxy.engines.upstream.bodies import first_body
 from desist.proxy.engines.vllm.params import PREFIX, to_xargs
 from desist.proxy.errors import ApiError, shorten
 

@@ -18,7 +18,7 @@ from desist.data.errors import EngineError, UpstreamError
 from desist.data.fingerprint import fingerprint
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.model import ModelFacts, read_model
-from desist.proxy.engines.upstream_client import UpstreamClient
+from desist.proxy.engines.upstream.client import UpstreamClient
 from desist.proxy.engines.vllm.beside.child import Child
 from desist.proxy.engines.vllm.beside.commander import Commander
 from desist.proxy.engines.vllm.beside.launch import Launch, endpoints, plan_launch, profile_name

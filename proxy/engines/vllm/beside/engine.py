@@ -21,8 +21,8 @@ from desist.data.errors import EngineError
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import Event, GenerationRequest, ModelCard, Need
 from desist.proxy.engines.model import default_sampling
-from desist.proxy.engines.upstream import list_models, read_chunks
-from desist.proxy.engines.upstream_bodies import path_of
+from desist.proxy.engines.upstream.bodies import path_of
+from desist.proxy.engines.upstream.engine import list_models, read_chunks
 from desist.proxy.engines.vllm.beside.bodies import capped, check_body, is_controlled, vllm_body
 from desist.proxy.engines.vllm.beside.child import stderr_line
 from desist.proxy.engines.vllm.beside.commander import Commander

@@ -13,8 +13,8 @@ from desist.data.errors import UpstreamError
 from desist.proxy.answer_form import AnswerForm
 from desist.proxy.engines.base import Delta, GenerationRequest
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.upstream_counts import TokenCounts
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.counts import TokenCounts
+from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.engines.vllm.beside.bodies import is_controlled, wants_ids
 from desist.proxy.engines.vllm.beside.split import ThoughtSplit
 from desist.proxy.reasoning import Piece

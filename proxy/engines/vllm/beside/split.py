@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from desist.controller import BoundaryDetector, ModelProfile
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.reasoning import Channel, Piece, ThinkSplitter
 
 __all__ = ["IdSplitter", "TagEater", "ThoughtSplit"]

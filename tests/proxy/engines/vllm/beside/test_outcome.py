@@ -9,7 +9,7 @@ import pytest
 from desist.controller import Control, Policy, StopReason
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import GenerationRequest
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.engines.vllm.beside.outcome import Heard, outcome
 from desist.proxy.engines.vllm.beside.run import VllmRun
 from desist.proxy.engines.vllm.wire import Blocked, Closed, Identity, Opened, Scored, Stopped, Told

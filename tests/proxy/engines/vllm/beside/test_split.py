@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from desist.proxy.engines.model import ModelFacts
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.engines.vllm.beside.split import IdSplitter, TagEater, ThoughtSplit
 from desist.proxy.reasoning import Piece
 from tests.fakes.vllm_server import PROFILE, reasoner

@@ -13,10 +13,10 @@ import msgspec
 
 from desist.data.errors import UpstreamError
 from desist.proxy.engines.base import Event, GenerationRequest, ModelCard, Need
-from desist.proxy.engines.upstream_bodies import continued_body, first_body, path_of, profile_of
-from desist.proxy.engines.upstream_client import UpstreamClient, UpstreamStream
-from desist.proxy.engines.upstream_run import UpstreamRun
-from desist.proxy.engines.upstream_wire import Chunk, read_chunk, read_whole
+from desist.proxy.engines.upstream.bodies import continued_body, first_body, path_of, profile_of
+from desist.proxy.engines.upstream.client import UpstreamClient, UpstreamStream
+from desist.proxy.engines.upstream.run import UpstreamRun
+from desist.proxy.engines.upstream.wire import Chunk, read_chunk, read_whole
 from desist.proxy.settings import UpstreamSettings
 
 __all__ = ["UpstreamEngine", "list_models", "read_chunks"]

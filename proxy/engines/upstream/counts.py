@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.wire import Chunk
 
 __all__ = ["TokenCounts"]
 

@@ -13,10 +13,10 @@ from desist.controller.machine import StopMachine
 from desist.controller.profile import ModelProfile
 from desist.data.errors import EngineError, UpstreamError
 from desist.proxy.engines.base import Delta, Finished, GenerationRequest, Usage
-from desist.proxy.engines.upstream_bodies import estimated_tokens, split_handoff
-from desist.proxy.engines.upstream_counts import TokenCounts
-from desist.proxy.engines.upstream_cut import TextCutter
-from desist.proxy.engines.upstream_wire import Chunk
+from desist.proxy.engines.upstream.bodies import estimated_tokens, split_handoff
+from desist.proxy.engines.upstream.counts import TokenCounts
+from desist.proxy.engines.upstream.cut import TextCutter
+from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.reasoning import Piece, ThinkSplitter
 from desist.proxy.settings import UpstreamSettings
 

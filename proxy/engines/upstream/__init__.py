@@ -1,0 +1,1 @@
+"""The engine over any OpenAI-compatible server."""
