@@ -12,6 +12,7 @@ from desist.controller.core import (
     StopReason,
 )
 from desist.controller.machine import StopMachine, answer_reserve, grace_tokens
+from desist.controller.model_names import Chosen, profile_for
 from desist.controller.profile import DEFAULT_CUES, ModelProfile
 from desist.controller.profiles import PROFILES, builtin_profile, get_profile
 from desist.controller.replay import Replayed, held_at, replay_many, replay_trace
@@ -37,6 +38,7 @@ __all__ = [
     "AnswerMode",
     "Boundary",
     "BoundaryDetector",
+    "Chosen",
     "Control",
     "CueCount",
     "Decision",
@@ -64,6 +66,7 @@ __all__ = [
     "get_profile",
     "grace_tokens",
     "held_at",
+    "profile_for",
     "replay_many",
     "replay_trace",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from desist.controller.boundaries import BoundaryDetector
-from desist.controller.exploration import Explorer, Kind, TokenFlag
+from desist.controller.exploration import Explorer, Kind, TokenFlag, tag_rules
 from desist.controller.minimal import minimal
 from desist.controller.profile import ModelProfile
 from desist.controller.reduced import Reduced
@@ -88,7 +88,7 @@ class TokenAutomaton:
             )
         detector._settle()
         state = detector._state
-        number = self._states.get(Reduced.of(state, self._signatures))
+        number = self._states.get(Reduced.of(state, self._signatures, tag_rules(detector).tool))
         if number is None:
             raise ControlError(
                 f"the detector of profile '{detector.profile.name}' has read bytes that no tokens of the "
@@ -116,14 +116,16 @@ def compile_automaton(
         kinds=profile.kinds if kinds is None else tuple(kinds),
         every_n=profile.every_n if every_n is None else every_n,
     )
+    detector = BoundaryDetector(profile, vocabulary)
+    rules = tag_rules(detector)
     tags = _tags(profile, vocabulary, size)
     signatures = Signatures(_cues(profile))
     numbers: dict[Kind, int] = {}
     token_kinds = [
-        numbers.setdefault(Kind.of(token_id, vocabulary, tags, signatures), len(numbers))
+        numbers.setdefault(Kind.of(token_id, vocabulary, tags, signatures, rules), len(numbers))
         for token_id in range(size)
     ]
-    explored = Explorer(BoundaryDetector(profile, vocabulary), signatures, tuple(numbers)).explore(max_states)
+    explored = Explorer(detector, signatures, tuple(numbers)).explore(max_states)
     tables = minimal(explored.next, explored.flags)
     if max(tables.next.shape) > _ROOM:
         raise ControlError(
@@ -145,6 +147,7 @@ def compile_automaton(
 def why_not(profile: ModelProfile, vocabulary: Vocabulary, size: int) -> str | None:
     """Why no automaton can be compiled, told without compiling one; None: nothing is known against it."""
     try:
+        tag_rules(BoundaryDetector(profile, vocabulary))
         _tags(profile, vocabulary, size)
         Signatures(_cues(profile))
     except ControlError as error:
@@ -175,8 +178,8 @@ def _cues(profile: ModelProfile) -> tuple[str, ...]:
 def _read_by(profile: ModelProfile) -> tuple[object, ...]:
     """All that a detector reads of its profile."""
     every_n = profile.every_n if "every_n" in profile.kinds else None
-    tags = (profile.think_open, profile.think_close, profile.tool_call_open)
-    return (*tags, frozenset(profile.kinds), _cues(profile), every_n)
+    tags = (profile.think_open, profile.think_close, profile.tool_call_open, profile.tool_call_form)
+    return (*tags, profile.style, frozenset(profile.kinds), _cues(profile), every_n)
 
 
 def _tags(profile: ModelProfile, vocabulary: Vocabulary, size: int) -> frozenset[int]:

@@ -1,58 +1,31 @@
 """Boundaries in a stream of token ids, and whether the model is thinking at all.
 
-Knows tags, cues and paragraphs of one model profile, on exact bytes: a character, a cue or a tag may be
-spread over tokens or share one. Knows no scores. State can be rebuilt from the token history.
-In a prompt only what follows the last assistant header counts, so a tag quoted by the user is nothing.
+Knows cues and paragraphs of one model profile, on exact bytes: a character, a cue or a tag may be spread over
+tokens or share one. What opens and ends thinking is told by the profile's rules (`thinking`), as for the
+parser of texts. Knows no scores. State can be rebuilt from the token history. In a prompt only what follows
+the last assistant header counts, so a tag quoted by the user is nothing.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
 
 from desist.controller.core import Boundary
 from desist.controller.cues import CueState
+from desist.controller.detector_state import DetectorState, after_opening, ending
 from desist.controller.holdoff import HoldOff
 from desist.controller.lexicon import lexicon
 from desist.controller.profile import ModelProfile
 from desist.controller.tags import after_header, ends_with
+from desist.controller.thinking import BLANK, Span, ThinkState, Where
 from desist.controller.vocabulary import Vocabulary
 from desist.data.schema import BoundaryKind
 
 __all__ = ["BoundaryDetector"]
 
 _CHECKPOINT = 64  # tokens between two kept states
-
-
-@dataclass(slots=True)
-class _State:
-    """Everything that changes with a token. All fields are values, save `zones`, which is copied."""
-
-    thinking: bool
-    closed: bool = False
-    reopened: bool = False
-    tool_call: bool = False
-    tokens: int = 0
-    position: int = 0
-    boundaries: int = 0
-    pending: bytes = b""  # first bytes of a character
-    recent: tuple[bytes, ...] = ()  # last tokens, for tags spelled over several
-    cue: CueState = field(default_factory=CueState)
-    newlines: int = 0  # since the last character that is not white space
-    content: bool = False  # text since the last paragraph end
-    periods: int = 0  # every_n boundaries passed
-    zones: HoldOff = field(default_factory=HoldOff)
-
-    def copy(self) -> _State:
-        twin = _State.__new__(_State)
-        for name in _FIELDS:
-            setattr(twin, name, getattr(self, name))
-        twin.zones = self.zones.copy()
-        return twin
-
-
-_FIELDS = tuple(each.name for each in fields(_State))  # `copy.copy` would look for them each time
+_MOST_PROMPTS = 256  # beginnings of the model's turn whose state is remembered: templates write few
 
 
 class BoundaryDetector:
@@ -63,16 +36,23 @@ class BoundaryDetector:
     every_n before token. No boundary lies inside a character or a half-written close tag.
     """
 
-    def __init__(self, profile: ModelProfile, vocabulary: Vocabulary, *, thinking: bool = True) -> None:
+    def __init__(
+        self,
+        profile: ModelProfile,
+        vocabulary: Vocabulary,
+        *,
+        thinking: bool = True,
+        state: DetectorState | None = None,
+    ) -> None:
         self.profile = profile
         self._vocabulary = vocabulary
         self._words = words = lexicon(profile, vocabulary)
         self._open, self._close, self._tool = words.opening, words.closing, words.tool
-        self._cues, self._memory = words.cues, words.memory
-        self._state = _State(thinking)
+        self._rules, self._cues, self._memory = words.rules, words.cues, words.memory
+        self._state = state or DetectorState(ThinkState(Where.OPENED if thinking else Where.BEFORE))
         self._unread: list[str] = []  # inert text that the state has not taken in yet
         self._history: list[int] = []
-        self._checkpoints: list[_State] = [self._state.copy()]
+        self._checkpoints: list[DetectorState] = [self._state.copy()]
 
     @classmethod
     def from_prompt(
@@ -84,25 +64,28 @@ class BoundaryDetector:
         token), but its tokens are not counted. Where the profile has no assistant header, or the prompt
         does not show it, the tag at the very end of the prompt decides.
         """
-        detector = cls(profile, vocabulary, thinking=False)
-        detector._read_prompt(prompt_ids)
-        state = detector._state
-        state.tokens = state.position = state.boundaries = state.periods = 0
-        state.reopened = state.tool_call = False
-        detector._unread.clear()
-        detector._history.clear()
-        detector._checkpoints = [state.copy()]
-        return detector
+        tail = after_header(profile.assistant_header, vocabulary, prompt_ids)
+        known = lexicon(profile, vocabulary).prompts
+        state = None if tail is None else known.get(tail)
+        if state is None:
+            reader = cls(profile, vocabulary, thinking=False)
+            reader._read_prompt(tail, prompt_ids)
+            state = reader._state
+            state.tokens = state.position = state.boundaries = state.periods = 0
+            state.reopened, state.scan = False, state.scan._replace(called=False)
+            if tail is not None and len(known) < _MOST_PROMPTS:
+                known[tail] = state
+        return cls(profile, vocabulary, state=state.copy())
 
     @property
     def thinking(self) -> bool:
         """Whether the next token is read as reasoning."""
-        return self._state.thinking
+        return self._state.scan.thinking
 
     @property
     def closed(self) -> bool:
         """Whether a thinking block has been closed (in the prompt or since)."""
-        return self._state.closed
+        return self._state.scan.closed
 
     @property
     def reopened(self) -> bool:
@@ -112,7 +95,7 @@ class BoundaryDetector:
     @property
     def tool_call(self) -> bool:
         """Whether a tool call ended the thinking."""
-        return self._state.tool_call
+        return self._state.scan.called
 
     @property
     def position(self) -> int:
@@ -128,12 +111,21 @@ class BoundaryDetector:
     def held(self) -> bool:
         """Whether thinking must not be cut here: hold-off zone, half a tag, half a character."""
         self._settle()
-        return self._state.zones.held or self.mid_character or self._close.begun(self._state.recent)
+        return self._state.zones.held or self.mid_character or self._mid_tag
 
     @property
     def mid_character(self) -> bool:
         """Whether the last token ended inside a character."""
         return bool(self._state.pending)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a hard budget may cut here: not inside a character, nor where a tool call may begin."""
+        return not self._state.pending and self._state.scan.where is not Where.ASKING
+
+    @property
+    def _mid_tag(self) -> bool:
+        return self._state.scan.thinking and len(self._state.scan.held) > 1
 
     def zone_after(self, token_ids: Iterable[int]) -> bool:
         """Whether a hold-off zone would be open after these tokens, which are not read. Tags are tokens."""
@@ -152,7 +144,8 @@ class BoundaryDetector:
     def push(self, token_id: int) -> Boundary | None:
         """Read one generated token; the boundary it completes, if any."""
         state = self._state
-        text = self._words.inert(token_id) if state.thinking and not state.pending else None
+        inert = state.scan.thinking and not state.scan.held and not state.pending
+        text = self._words.inert(token_id) if inert else None
         if text is None:
             self._settle()
             boundary = self._read(token_id, self._vocabulary.token_bytes(token_id))
@@ -180,7 +173,7 @@ class BoundaryDetector:
     def _skip_inert(self, token_ids: Sequence[int], start: int) -> int:
         """Take the inert tokens from `start` on to be read later; how many these are."""
         state, history = self._state, self._history
-        if not state.thinking or state.pending:
+        if not state.scan.thinking or state.scan.held or state.pending:
             return 0
         end = min(len(token_ids), start + _CHECKPOINT - 1 - len(history) % _CHECKPOINT)  # `push` keeps states
         inert, unread, at = self._words.inert, self._unread, start
@@ -222,54 +215,72 @@ class BoundaryDetector:
         state.cue, _ = self._cues.feed(state.cue, text)
         if not text.isspace():
             state.newlines, state.content = 0, True
+        if state.scan.where is Where.OPENED and text.strip(BLANK):
+            state.scan = state.scan._replace(where=Where.THINKING)
 
     def _read(self, token_id: int | None, data: bytes) -> Boundary | None:
         state = self._state
         state.tokens += 1
-        if not state.thinking:
-            opened = self._open.find(state.recent, token_id, data)
-            if opened is None:
-                self._remember(data)
-            else:
-                self._begin(data[opened[1] :])
+        before, text = state.scan, self._words.spelled(token_id, data)
+        state.scan, spans = self._rules.advance(before, text)
+        ended = ending(spans) if before.thinking else None
+        if ended is not None:
+            self._end(ended - len(before.held))
+        if not state.scan.thinking:
             return None
-        for tag in (self._close, self._tool):
-            place = tag.find(state.recent, token_id, data) if tag else None
-            if place is not None:
-                self._end(place, tool=tag is self._tool)
-                return None
-        self._remember(data)
+        if ended is not None or not before.thinking:
+            self._begin(data, spans)
+            return None
+        if state.scan.where is Where.ASKING:
+            self._ask(data, len(text), anew=before.where is not Where.ASKING or bool(spans))
+            return None
+        self._remember(len(text))
         state.position += 1
         return self._boundary(data)
 
-    def _begin(self, rest: bytes) -> None:
-        """Thinking opens; `rest` shares the tag's last token and is read but not counted."""
+    def _begin(self, data: bytes, spans: Sequence[Span] = ()) -> None:
+        """Thinking opens; what shares the tag's last token is read but not counted."""
         state = self._state
-        state.thinking, state.reopened = True, state.reopened or state.closed
+        state.reopened = state.reopened or state.scan.closed
         state.recent, state.pending, state.cue = (), b"", CueState()
         state.newlines, state.content, state.zones = 0, False, HoldOff()
-        self._remember(rest)
-        self._text(rest)
+        rest = after_opening(spans) + len(state.scan.held) if spans else 0
+        if rest:
+            self._remember(rest, counted=False)
+            self._text(data[-rest:])
 
-    def _end(self, place: tuple[int, int], *, tool: bool) -> None:
-        """Thinking ends; tokens that hold nothing but the tag's characters are not reasoning."""
+    def _ask(self, data: bytes, length: int, *, anew: bool) -> None:
+        """After the mark of a tool call it is not clear yet whether a call follows.
+
+        The mark and the white space after it are read as text, for a mention goes on as such, but never
+        counted as reasoning.
+        """
+        if anew:
+            self._uncount(length - len(self._state.scan.held))
+        self._remember(length, counted=False)
+        self._text(data)
+
+    def _end(self, start: int) -> None:
+        """Thinking ends with a tag that starts at `start` in the last token (before it, if negative)."""
         state = self._state
-        start = place[0]
-        if start > 0:
-            state.position += 1
-        for earlier in reversed(state.recent):
-            if start >= 0:
-                break
-            start += len(earlier)
-            state.position -= start <= 0 and state.position > 0
-        state.thinking, state.closed = False, True
-        state.tool_call = state.tool_call or tool
+        self._uncount(start)
         state.recent, state.pending = (), b""
         state.zones = HoldOff()
 
-    def _remember(self, data: bytes) -> None:
+    def _uncount(self, start: int) -> None:
+        """Tokens that hold nothing but the tag's characters are not reasoning."""
+        state = self._state
+        if start > 0:
+            state.position += 1
+        for length, counted in reversed(state.recent):
+            if start >= 0:
+                break
+            start += length
+            state.position -= counted and start <= 0 and state.position > 0
+
+    def _remember(self, length: int, *, counted: bool = True) -> None:
         if self._memory:
-            self._state.recent = (*self._state.recent, data)[-self._memory :]
+            self._state.recent = (*self._state.recent, (length, counted))[-self._memory :]
 
     def _text(self, data: bytes) -> tuple[str | None, bool]:
         """Read bytes of reasoning: the cue they complete, and whether a paragraph ended."""
@@ -291,7 +302,7 @@ class BoundaryDetector:
     def _boundary(self, data: bytes) -> Boundary | None:
         state, profile = self._state, self.profile
         cue, ended = self._text(data)
-        if state.pending or self._close.begun(state.recent):
+        if state.pending or self._mid_tag:
             return None
         kind: BoundaryKind | None = None
         text = ""
@@ -310,12 +321,14 @@ class BoundaryDetector:
         state.boundaries += 1
         return Boundary(state.boundaries - 1, state.position, kind, text)
 
-    def _read_prompt(self, prompt_ids: Sequence[int]) -> None:
-        tail = after_header(self.profile.assistant_header, self._vocabulary, prompt_ids)
+    def _read_prompt(
+        self, tail: Sequence[tuple[int | None, bytes]] | None, prompt_ids: Sequence[int]
+    ) -> None:
         if tail is not None:
             for token_id, data in tail:
                 self._read(token_id, data)
         elif ends_with(self._open, self._vocabulary, prompt_ids):
+            self._state.scan = ThinkState(Where.OPENED)
             self._begin(b"")
         elif ends_with(self._close, self._vocabulary, prompt_ids):
-            self._state.closed = True
+            self._state.scan = ThinkState(Where.CLOSED, closed=True)

@@ -6,10 +6,18 @@ the threshold. Readable where a value is short.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Literal
 
 from desist.controller.profile import ModelProfile
 from desist.data.fingerprint import fingerprint
+
+#: Fields that profiles did not have when the first certificates were made. At their defaults, which are how
+#: such profiles were read, they are left out of fingerprints.
+_ADDED = (
+    "tool_call_close", "tool_call_form", "style", "answer_open", "template_opens", "thinking_switch",
+    "thinks_by_default",
+)  # fmt: skip
 
 __all__ = ["HOLD_OFF", "PROFILE_FIELDS", "profile_fingerprints"]
 
@@ -29,10 +37,8 @@ def profile_fingerprints(
     abort and continue cut before it.
     """
     found = {
-        "profile": fingerprint(profile),
-        "tags": fingerprint(
-            [profile.think_open, profile.think_close, profile.tool_call_open, profile.assistant_header]
-        ),
+        "profile": fingerprint(_told(profile)),
+        "tags": fingerprint(_tags(profile)),
         "cues": fingerprint(profile.cues if "cue" in profile.kinds else ()),
         "kinds": ",".join(sorted(profile.kinds)),
         "hold_off": HOLD_OFF,
@@ -42,3 +48,20 @@ def profile_fingerprints(
     if "every_n" in profile.kinds:
         found["every_n"] = str(profile.every_n)
     return found
+
+
+def _told(profile: ModelProfile) -> dict[str, object]:
+    """All fields, the added ones only where they say something new."""
+    return {
+        field.name: getattr(profile, field.name)
+        for field in fields(profile)
+        if field.name not in _ADDED or getattr(profile, field.name) != field.default
+    }
+
+
+def _tags(profile: ModelProfile) -> list[object]:
+    tags: list[object] = [profile.think_open, profile.think_close, profile.tool_call_open]
+    tags.append(profile.assistant_header)
+    if profile.tool_call_open:
+        tags += [profile.tool_call_form, profile.tool_call_close]
+    return tags if profile.style == "tags" else [*tags, profile.style]

@@ -51,9 +51,11 @@ class HoldOff:
         return bool(self._zone)
 
     def copy(self) -> HoldOff:
-        twin = HoldOff.__new__(HoldOff)
-        for name in HoldOff.__slots__:  # `copy.copy` would look for them each time
-            setattr(twin, name, getattr(self, name))
+        twin = HoldOff.__new__(HoldOff)  # one by one: requests that enter make two, and wait for them
+        twin._zone, twin._length, twin._line = self._zone, self._length, self._line
+        twin._before, twin._slashes, twin._dollar = self._before, self._slashes, self._dollar
+        twin._brace, twin._string, twin._depth = self._brace, self._string, self._depth
+        twin._ending, twin._fence, twin._opening = self._ending, self._fence, self._opening
         return twin
 
     def feed(self, text: str) -> None:

@@ -16,9 +16,12 @@ from desist.controller.cues import CueMatcher, plain
 from desist.controller.holdoff import SPECIAL
 from desist.controller.profile import ModelProfile
 from desist.controller.tags import Tag
+from desist.controller.thinking import Rules
 from desist.controller.vocabulary import Vocabulary
 
 __all__ = ["Lexicon", "lexicon"]
+
+_MARK = "\u0100"  # stands before an added token in what the rules read, which is bytes else
 
 
 class Lexicon:
@@ -29,13 +32,29 @@ class Lexicon:
         self.closing = Tag(profile.think_close, vocabulary)
         self.tool = Tag(profile.tool_call_open, vocabulary) if profile.tool_call_open else None
         self.cues = CueMatcher(profile.cues if "cue" in profile.kinds else ())
-        spelled = [tag for tag in (self.opening, self.closing, self.tool) if tag and tag.token_id is None]
-        self.memory = max((len(tag.data) for tag in spelled), default=0)  # tokens that may spell a tag
         self._vocabulary = vocabulary
+        self._tags: dict[int, str] = {}  # added tokens that the rules read, as they are told to them
+        self.memory = 0  # tokens that may spell a tag
+        self.rules: Rules = profile.rules(self._spell, _MARK)
         self._ends = tuple(_flat(cue) for cue in profile.cues) if "cue" in profile.kinds else ()
         # Kinds that look at every token, and tags that tokens spell, leave none that is inert.
         self._any = not self.memory and not {"token", "every_n"} & set(profile.kinds)
         self._inert: dict[int, str | None] = {}
+        #: The detector's state after what a template writes at the beginning of the model's turn.
+        self.prompts: dict[Any, Any] = {}
+
+    def spelled(self, token_id: int | None, data: bytes) -> str:
+        """A token as the rules read it: a character for each byte, an added token with a mark before it."""
+        tag = None if token_id is None else self._tags.get(token_id)
+        return data.decode("latin-1") if tag is None else tag
+
+    def _spell(self, tag: str) -> str:
+        text, token_id = tag.encode().decode("latin-1"), self._vocabulary.special_id(tag)
+        if token_id is None:
+            self.memory = max(self.memory, len(text))
+            return text
+        self._tags[token_id] = _MARK + text
+        return self._tags[token_id]
 
     def says_nothing(self, token_id: int) -> bool:
         """Whether a token can be no boundary and open or close nothing, wherever it stands."""

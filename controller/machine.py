@@ -19,6 +19,7 @@ from desist.data.errors import ControlError
 __all__ = ["StopMachine", "answer_reserve", "grace_tokens"]
 
 GRACE_TOKENS = 64
+_CHARACTER = 4  # tokens that one character may take
 
 
 def grace_tokens(budget: int) -> int:
@@ -284,7 +285,9 @@ def _limits(
         hard.append(control.budget + grace_tokens(control.budget))
     if max_tokens is not None and (control.mode == "active" or control.budget is not None):
         # The reserve is a promise: its grace lies before the limit, not after it.
-        room = max(0, max_tokens - answer_reserve(max_tokens, min_answer_tokens) - handoff_tokens)
+        # A character that is open at the limit is finished first, which must not cost the last token.
+        kept = max(answer_reserve(max_tokens, min_answer_tokens), _CHARACTER)
+        room = max(0, max_tokens - kept - handoff_tokens)
         soft.append(room - grace_tokens(room))
         hard.append(room)
     return (min(soft), min(hard)) if soft else (None, None)

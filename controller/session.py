@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from desist.controller.boundaries import BoundaryDetector
 from desist.controller.core import Action, AnswerMode, Boundary, Control, Decision, Mode, StopReason
-from desist.controller.machine import StopMachine
+from desist.controller.machine import StopMachine, answer_reserve
 from desist.controller.profile import ModelProfile
 from desist.controller.vocabulary import Vocabulary
+from desist.data.errors import ControlError
 
 __all__ = ["Scored", "Session"]
 
@@ -31,7 +32,8 @@ class Scored:
 class Session:
     """The controller of one generation.
 
-    `max_tokens` counts everything generated: reasoning, hand-off and answer.
+    `max_tokens` counts everything generated: reasoning, hand-off and answer. Raises `ControlError` for a
+    profile that writes channels.
     """
 
     def __init__(
@@ -44,12 +46,18 @@ class Session:
         *,
         min_answer_tokens: int = 256,
     ) -> None:
+        if profile.style == "harmony":
+            raise ControlError(
+                f"profile '{profile.name}' writes channels (harmony), and a hand-off between channels cannot "
+                "be forced token by token. Serve the model with its own server and give desist --upstream."
+            )
         self.profile = profile
         self.control = control
         self.detector = BoundaryDetector.from_prompt(profile, vocabulary, prompt_ids)
         self._vocabulary = vocabulary
         self._handoffs: dict[AnswerMode, tuple[int, ...]] = {}
         opening = () if self.detector.thinking else vocabulary.encode(profile.think_open)
+        self._shorten(max_tokens, min_answer_tokens, len(opening))
         self.machine = StopMachine(
             control,
             max_tokens=max_tokens,
@@ -58,6 +66,14 @@ class Session:
         )
         self.scored: list[Scored] = []
         self._tags = _AnswerTags(profile, vocabulary)
+
+    def _shorten(self, max_tokens: int | None, min_answer_tokens: int, opening: int) -> None:
+        """Where the hand-off would leave no token for the answer, it is the bare tag that closes thinking."""
+        if max_tokens is None or self.control.answer != "write":
+            return
+        needed = opening + len(self.handoff_ids()) + answer_reserve(max_tokens, min_answer_tokens)
+        if max_tokens < needed:
+            self._handoffs["write"] = self._vocabulary.encode(self.profile.think_close)
 
     @property
     def thinking(self) -> bool:
@@ -105,7 +121,7 @@ class Session:
             if machine.stopped is None and not machine.watches(detector.position):
                 return Decision(Action.CONTINUE, StopReason.NONE, detector.position)
             held = detector.held if held is None else held
-            return machine.advance(detector.position, held=held, whole=not detector.mid_character)
+            return machine.advance(detector.position, held=held, whole=detector.whole)
         return self._at_boundary(boundary, scores or {}, detector.held if held is None else held)
 
     def _at_boundary(self, boundary: Boundary, scores: Mapping[str, float], held: bool) -> Decision:
@@ -198,7 +214,11 @@ class Session:
 
 
 class _AnswerTags:
-    """Takes tags out of an answer: a second close tag, a re-opened thinking block."""
+    """Takes tags out of an answer: a second close tag, a re-opened thinking block.
+
+    A tag that is an added token counts wherever it stands. One that tokens spell counts only before the first
+    text of the answer, as for the parser: later it may be quoted.
+    """
 
     def __init__(self, profile: ModelProfile, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -207,7 +227,7 @@ class _AnswerTags:
         self._ids = {token_id: tag for tag, token_id in tags.items() if token_id is not None}
         self._texts = {tag.encode(): tag for tag, token_id in tags.items() if token_id is None}
         self._held: list[int] = []
-        self._closing = False
+        self._closing = self._begun = False
 
     def read(self, token_id: int) -> tuple[int, ...]:
         tag = self._ids.get(token_id)
@@ -215,7 +235,7 @@ class _AnswerTags:
             self._closing = self._closing or tag == self._open
             return self.flush()
         self._held.append(token_id)
-        return self._release() if self._texts else self.flush()
+        return self._release() if self._texts and not self._begun else self.flush()
 
     def flush(self) -> tuple[int, ...]:
         released, self._held = tuple(self._held), []
@@ -228,20 +248,20 @@ class _AnswerTags:
     def _release(self) -> tuple[int, ...]:
         """Drop tokens that spell a tag; release those that can no longer be part of one."""
         text = b"".join(map(self._vocabulary.token_bytes, self._held))
+        body = text.lstrip()
         found = min(
-            ((text.find(data), tag) for data, tag in self._texts.items() if data in text), default=None
+            ((text.find(data), tag) for data, tag in self._texts.items() if body.startswith(data)),
+            default=None,
         )
         if found is not None:
             self._closing = self._closing or found[1] == self._open
             released = self._before(found[0])
             self._held = []
             return released
-        unfinished = max(
-            (n for data in self._texts for n in range(1, len(data)) if text.endswith(data[:n])), default=0
-        )
-        released = self._before(len(text) - unfinished)
-        self._held = self._held[len(released) :]
-        return released
+        if any(data.startswith(body) for data in self._texts):
+            return ()
+        self._begun = True
+        return self.flush()
 
     def _before(self, place: int) -> tuple[int, ...]:
         """The held tokens that end at or before a byte of their joined text."""

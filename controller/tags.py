@@ -6,7 +6,9 @@ not. A tag that the vocabulary lacks is found as text, over token borders. Knows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, cast
 
 from desist.controller.vocabulary import Vocabulary
 
@@ -50,18 +52,19 @@ class Tag:
 
 def after_header(
     header: str | None, vocabulary: Vocabulary, prompt_ids: Sequence[int]
-) -> list[tuple[int | None, bytes]] | None:
+) -> tuple[tuple[int | None, bytes], ...] | None:
     """The tokens (id, bytes) of a prompt after its last assistant header; None where there is none.
 
     A token that holds the header's end counts with the rest of its bytes and without its id.
     """
-    pattern = _pattern(header, vocabulary) if header else b""
+    pattern = _pattern(header, cast(Hashable, vocabulary)) if header else b""
     span = _FIRST_SPAN
     while pattern:
         tail = prompt_ids[-span:]
-        place = _marked(tail, vocabulary).rfind(pattern)
+        pieces = [_marked([token_id], vocabulary) for token_id in tail]
+        place = b"".join(pieces).rfind(pattern)
         if place >= 0:
-            return list(_tokens_from(tail, vocabulary, place + len(pattern)))
+            return tuple(_tokens_from(tail, pieces, vocabulary, place + len(pattern)))
         if span >= len(prompt_ids):
             break
         span *= 2
@@ -70,27 +73,27 @@ def after_header(
 
 def ends_with(tag: Tag, vocabulary: Vocabulary, prompt_ids: Sequence[int]) -> bool:
     """Whether a prompt ends in this tag, white space aside."""
-    return _marked(prompt_ids[-_END_SPAN:], vocabulary).rstrip().endswith(tag.marked)
+    return _marked(prompt_ids[-_END_SPAN:], vocabulary).rstrip().endswith(tag.marked.rstrip())
 
 
-def _pattern(header: str, vocabulary: Vocabulary) -> bytes:
+@lru_cache(maxsize=64)
+def _pattern(header: str, vocabulary: Any) -> bytes:
     ids = vocabulary.encode(header)
     # Without an added token in it, a header is plain text, and how it is cut into tokens varies.
     return _marked(ids, vocabulary) if any(map(vocabulary.is_special, ids)) else header.encode()
 
 
 def _tokens_from(
-    token_ids: Sequence[int], vocabulary: Vocabulary, place: int
+    token_ids: Sequence[int], pieces: Sequence[bytes], vocabulary: Vocabulary, place: int
 ) -> Iterator[tuple[int | None, bytes]]:
     at = 0
-    for token_id in token_ids:
-        size = len(_marked([token_id], vocabulary))
-        data = vocabulary.token_bytes(token_id)
+    for token_id, piece in zip(token_ids, pieces, strict=True):
+        end = at + len(piece)
         if at >= place:
-            yield token_id, data
-        elif at + size > place:
-            yield None, data[-(at + size - place) :]
-        at += size
+            yield token_id, vocabulary.token_bytes(token_id)
+        elif end > place:
+            yield None, vocabulary.token_bytes(token_id)[-(end - place) :]
+        at = end
 
 
 def _marked(token_ids: Iterable[int], vocabulary: Vocabulary) -> bytes:

@@ -59,9 +59,14 @@ class Signatures:
             drawn[:size] for drawn in map(self._drawn, self._cues) for size in range(1, len(drawn) + 1)
         }
         self._next: dict[str, frozenset[str]] = {}
-        self._short: dict[str, str] = {}
+        self._short: dict[tuple[str, bool], str] = {}
         self._unfinished: dict[bytes, tuple[bytes, bool]] = {}
         self._first: dict[str, bytes] = {}
+
+    @property
+    def kept(self) -> int:
+        """Characters that the matcher keeps, one at least."""
+        return max(1, self._longest)
 
     def fold(self, text: str) -> str:
         """Each character as the one that stands for all that are the same to cues and paragraphs."""
@@ -70,14 +75,17 @@ class Signatures:
                 self._folded[ord(character)] = self._stand_in(character)
         return text.translate(self._folded)
 
-    def squeeze(self, text: str) -> str:
-        """A short text that does what this one does, after any text: not yet the shortest, but few."""
-        folded = self.fold(text)
-        if folded not in self._short:
-            self._short[folded] = self._squeezed(folded)
-        return self._short[folded]
+    def squeeze(self, text: str, *, joined: bool = False) -> str:
+        """A short text that does what this one does, after any text: not yet the shortest, but few.
 
-    def _squeezed(self, folded: str) -> str:
+        `joined`: a character stands before it in the same token; a cue that ends there is none in a word.
+        """
+        key = self.fold(text), joined
+        if key not in self._short:
+            self._short[key] = self._squeezed(*key)
+        return self._short[key]
+
+    def _squeezed(self, folded: str, joined: bool) -> str:
         text = self._run.sub(lambda run: run[1] * self._limit, folded)
         flat = _flat(text)
         if not text or flat in self._inside:
@@ -88,7 +96,7 @@ class Signatures:
         short, done = "", 0
         for start, end in sorted((head, tail, *self._matcher.spans(text))):
             if start > done:
-                short += self._filling(text[done:start], keep_first=done > 0)
+                short += self._filling(text[done:start], keep_first=joined or done > 0)
             short, done = short + text[max(done, start) : end], max(done, end)
         return short
 

@@ -1,18 +1,23 @@
-"""Splits raw text with think tags into reasoning and content, while it streams.
+"""Splits raw text with think tags or channels into reasoning and content, while it streams.
 
-Knows tags as text; nothing of tokens, models or HTTP. Only text that may be the beginning of a tag is held
-back, so that chunk borders are kept where no tag forces a cut.
+What opens and ends thinking is told by the model's profile (`desist.controller`), as for the controller.
+Knows nothing of tokens, models or HTTP. Only text at the end that may be part of a tag is held back, so that
+the borders of chunks are kept where no tag forces a cut.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-__all__ = ["Piece", "ThinkSplitter", "split_reasoning"]
+from desist.controller.profile import ModelProfile
+from desist.controller.tag_rules import CallForm, TagRules
+from desist.controller.thinking import Rules, Span, SpanKind, ThinkState, Where
+
+__all__ = ["Channel", "Piece", "ThinkSplitter", "split_reasoning"]
 
 Channel = Literal["reasoning", "content"]
+_CHANNELS: dict[SpanKind, Channel] = {SpanKind.REASONING: "reasoning", SpanKind.CONTENT: "content"}
 
 
 class Piece(NamedTuple):
@@ -22,21 +27,14 @@ class Piece(NamedTuple):
     text: str
 
 
-class _State(enum.Enum):
-    START = enum.auto()  # nothing but white space was seen: a thinking block may open
-    THINKING = enum.auto()
-    CLOSED = enum.auto()  # just closed: white space and further close tags are swallowed
-    CONTENT = enum.auto()  # the answer; tags in it are plain text
-
-
 class ThinkSplitter:
-    """Incremental splitter: any chunking of the same text gives the same reasoning and content.
+    """Incremental splitter of one choice: any chunking of a text gives the same reasoning and content.
 
-    Only a block at the very beginning counts; tags in the answer are plain text. White space around the
-    tags is dropped, and so are further close tags directly after the first. `<tool_call>` directly followed
-    by `{` or `<` inside thinking ends it (models go from thinking straight into a call); the same word in
-    prose does not. `opened`: the prompt has already opened the block. `closed`: the prompt, or a stop, has
-    closed it: a block that opens all the same is split off too.
+    Only a block at the very beginning, or directly after another, counts; tags in the answer are plain text.
+    White space after a tag is dropped, and so are further close tags directly after the first. A tool call in
+    thinking ends it (models go from thinking straight into a call); its mark in prose does not. See
+    `TagRules` and `ChannelRules`. `opened`: the prompt has already opened the block. `closed`: the prompt,
+    or a stop, has closed it: a block that opens all the same is split off too.
     """
 
     def __init__(
@@ -45,147 +43,82 @@ class ThinkSplitter:
         think_close: str = "</think>",
         tool_call_open: str | None = "<tool_call>",
         *,
+        tool_call_close: str | None = "</tool_call>",
+        tool_call_form: CallForm = "markup",
         opened: bool = False,
         closed: bool = False,
     ) -> None:
         if not think_open or not think_close:
             raise ValueError("think_open and think_close must not be empty")
-        self._open, self._close, self._tool = think_open, think_close, tool_call_open
-        self._state = _State.THINKING if opened else _State.CLOSED if closed else _State.START
-        self._skip_space = opened
-        self._tail_close = False
-        self._held = ""
+        end = tool_call_close if tool_call_open else None
+        self._rules: Rules = TagRules(think_open, think_close, tool_call_open, end, tool_call_form)
+        self._state = _start(opened, closed)
+
+    @classmethod
+    def of(cls, profile: ModelProfile, *, opened: bool = False, closed: bool = False) -> ThinkSplitter:
+        """The splitter for a model's profile, tags or channels."""
+        return cls._at(profile, _start(opened, closed))
+
+    @classmethod
+    def after(cls, profile: ModelProfile, prompt: str) -> ThinkSplitter:
+        """The splitter for what a model writes after a rendered prompt."""
+        return cls._at(profile, profile.after_prompt(prompt))
+
+    @classmethod
+    def _at(cls, profile: ModelProfile, state: ThinkState) -> ThinkSplitter:
+        splitter = cls()
+        splitter._rules, splitter._state = profile.rules(), state
+        return splitter
 
     @property
     def thinking(self) -> bool:
         """Whether the thinking block is open at the end of what was fed."""
-        return self._state is _State.THINKING
+        return self._state.thinking
+
+    @property
+    def closed(self) -> bool:
+        """Whether a thinking block was closed."""
+        return self._state.closed
+
+    @property
+    def called(self) -> bool:
+        """Whether a tool call ended the thinking."""
+        return self._state.called
+
+    @property
+    def held(self) -> str:
+        """What was fed and is not certain yet."""
+        return self._state.held
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that are certain after `text`."""
-        return self._run(text, final=False)
+        self._state, spans = self._rules.advance(self._state, text)
+        return _pieces(spans)
 
     def finish(self) -> list[Piece]:
         """The pieces held back at the end of the text: an unfinished tag is text."""
-        return self._run("", final=True)
-
-    def _run(self, text: str, *, final: bool) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces, final):
-            pass
-        return pieces
-
-    def _step(self, pieces: list[Piece], final: bool) -> bool:
-        """Consume from the held text; False when no more is certain."""
-        if self._state is _State.START:
-            return self._at_start(pieces, final)
-        if self._state is _State.CLOSED:
-            return self._after_close(final)
-        if self._state is _State.THINKING:
-            return self._in_thinking(pieces, final)
-        return self._in_content(pieces, final)
-
-    def _at_start(self, pieces: list[Piece], final: bool) -> bool:
-        body = self._held.lstrip()
-        if body.startswith(self._open):
-            self._enter(_State.THINKING, body[len(self._open) :])
-            self._skip_space = True
-            return True
-        if not final and self._open.startswith(body):
-            return False
-        self._state = _State.CONTENT
-        return True
-
-    def _after_close(self, final: bool) -> bool:
-        body = self._held.lstrip()
-        if body.startswith(self._close):
-            self._held = body[len(self._close) :]
-            return True
-        if body.startswith(self._open):
-            self._enter(_State.THINKING, body[len(self._open) :])
-            self._skip_space = True
-            return True
-        if not final and (self._close.startswith(body) or self._open.startswith(body)):
-            self._held = body
-            return False
-        self._enter(_State.CONTENT, body)
-        return True
-
-    def _in_thinking(self, pieces: list[Piece], final: bool) -> bool:
-        if self._skip_space:
-            self._held = self._held.lstrip()
-            self._skip_space = not self._held
-            if not self._held:
-                return False
-        close = self._held.find(self._close)
-        call = self._find_call(self._held, close)
-        if call >= 0:
-            self._emit(pieces, "reasoning", self._held[:call].rstrip())
-            self._enter(_State.CONTENT, self._held[call:])
-            self._tail_close = True
-            return True
-        if close >= 0:
-            self._emit(pieces, "reasoning", self._held[:close].rstrip())
-            self._enter(_State.CLOSED, self._held[close + len(self._close) :])
-            return True
-        keep = 0 if final else self._uncertain(self._held)
-        self._release(pieces, "reasoning", keep)
-        return False
-
-    def _in_content(self, pieces: list[Piece], final: bool) -> bool:
-        if self._tail_close:  # after a call inside thinking the block's close tag may still come, once
-            close = self._held.find(self._close)
-            if close >= 0:
-                self._emit(pieces, "content", self._held[:close])
-                self._held = self._held[close + len(self._close) :]
-                self._tail_close = False
-                return True
-            self._release(pieces, "content", 0 if final else _prefix_tail(self._held, self._close))
-            return False
-        self._release(pieces, "content", 0)
-        return False
-
-    def _find_call(self, text: str, before: int) -> int:
-        """Where a tool call begins inside thinking, before position `before` (-1: anywhere), or -1."""
-        at = text.find(self._tool) if self._tool else -1
-        while self._tool and at >= 0 and (before < 0 or at < before):
-            after = text[at + len(self._tool) :].lstrip()
-            tag = after.startswith(self._close) or self._close.startswith(after)
-            if after[:1] in ("{", "<") and not tag:
-                return at
-            at = text.find(self._tool, at + 1)
-        return -1
-
-    def _uncertain(self, text: str) -> int:
-        """How many characters at the end may belong to a tag, or to white space before one."""
-        keep = _prefix_tail(text, self._close)
-        if self._tool:
-            keep = max(keep, _prefix_tail(text, self._tool))
-            at = text.rfind(self._tool)
-            if at >= 0 and self._close.startswith(text[at + len(self._tool) :].lstrip()):
-                keep = max(keep, len(text) - at)
-        before = text[: len(text) - keep]
-        return keep + len(before) - len(before.rstrip())
-
-    def _enter(self, state: _State, held: str) -> None:
-        self._state, self._held = state, held
-
-    def _release(self, pieces: list[Piece], channel: Channel, keep: int) -> None:
-        cut = len(self._held) - keep
-        self._emit(pieces, channel, self._held[:cut])
-        self._held = self._held[cut:]
-
-    @staticmethod
-    def _emit(pieces: list[Piece], channel: Channel, text: str) -> None:
-        if text:
-            pieces.append(Piece(channel, text))
+        self._state, spans = self._rules.advance(self._state, "", final=True)
+        return _pieces(spans)
 
 
-def _prefix_tail(text: str, tag: str) -> int:
-    """Length of the longest proper prefix of `tag` at the end of `text`."""
-    longest = min(len(tag) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
+def _start(opened: bool, closed: bool) -> ThinkState:
+    if opened:
+        return ThinkState(Where.OPENED)
+    return ThinkState(Where.CLOSED, closed=True) if closed else ThinkState()
+
+
+def _pieces(spans: Iterable[Span]) -> list[Piece]:
+    """Spans of one channel that follow each other as one piece; waste and empty spans are left out."""
+    pieces: list[Piece] = []
+    for span in spans:
+        channel = _CHANNELS.get(span.kind)
+        if channel is None:
+            continue
+        if pieces and pieces[-1].channel == channel:
+            pieces[-1] = Piece(channel, pieces[-1].text + span.text)
+        else:
+            pieces.append(Piece(channel, span.text))
+    return pieces
 
 
 def split_reasoning(chunks: Iterable[str], splitter: ThinkSplitter | None = None) -> tuple[str, str]:

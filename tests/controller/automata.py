@@ -42,10 +42,12 @@ def read(
                 flags |= TokenFlag.THINKING
             if detector.position > before:
                 flags |= TokenFlag.COUNTED
-                if SPECIAL.search(words.token_bytes(token_id).decode(errors="replace")):
-                    flags |= TokenFlag.ZONE
-                    zone = place
-        if not detector.mid_character:
+            asking = detector.thinking and not detector.whole
+            special = SPECIAL.search(words.token_bytes(token_id).decode(errors="replace"))
+            if special and (asking or detector.position > before):
+                flags |= TokenFlag.ZONE
+                zone = place
+        if detector.whole:
             flags |= TokenFlag.WHOLE
         told.append((int(flags), detector.position, zone))
     return told

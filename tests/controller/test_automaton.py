@@ -52,6 +52,8 @@ BROKEN = (
     b"\x9f\x92",
 )
 TAGS = ("<think>", "</think>", "<tool_call>", '<|{"|>')
+TOOL = TAGS.index("<tool_call>")
+CALLS = ("\n", " ", "<", "<f", "<1", "{", "[x", "f(", " tags")  # what may stand after it
 KINDS: tuple[BoundaryKind, ...] = ("cue", "paragraph", "every_n", "token")
 SLOW = list(HealthCheck)  # compiling takes its time
 
@@ -67,6 +69,7 @@ def profiles(draw: st.DrawFn) -> ModelProfile:
         kinds=kinds,
         every_n=draw(st.integers(1, 7)) if "every_n" in kinds else None,
         tool_call_open=draw(st.sampled_from(("<tool_call>", None))),
+        tool_call_form=draw(st.sampled_from(("markup", "name", "any"))),
     )
 
 
@@ -104,7 +107,7 @@ def test_tables_say_what_the_detector_says(profile: ModelProfile, rng: random.Ra
     words = FakeVocabulary(TAGS)
     cut = [cue[i:j] for cue in profile.cues for i in range(len(cue)) for j in range(i + 1, len(cue) + 1)]
     pool: list[str | bytes] = [*PIECES, *FRAGMENTS, *BROKEN, *cut, *(f" {part}" for part in cut)]
-    words.ids(*rng.sample(pool, rng.randint(1, 40)))
+    words.ids(*rng.sample(pool, rng.randint(1, 40)), *CALLS)
     written = [words.ids(*cut_up(rng, cue_text(rng, profile.cues))) for _ in range(8)]
     size = words.token("the last") + 3  # two ids with no token
     automaton = compile_automaton(profile, words, size)
@@ -113,8 +116,10 @@ def test_tables_say_what_the_detector_says(profile: ModelProfile, rng: random.Ra
         for place, _ in enumerate(token_ids):
             if rng.random() < rare:
                 token_ids[place] = rng.randrange(size if rng.random() < 0.7 else len(TAGS))
+        for place in rng.sample(range(len(token_ids) + 1), min(rng.randint(0, 3), len(token_ids))):
+            token_ids[place:place] = [TOOL, *words.ids(*rng.choices(CALLS, k=rng.randint(0, 3)))]
         if not thinking and rng.random() < 0.8:
-            token_ids.insert(rng.randrange(4), 0)
+            token_ids.insert(0, 0)
         assert_same(automaton, words, token_ids, rng.randint(0, len(token_ids)), thinking=thinking)
 
 
@@ -129,6 +134,39 @@ def test_a_cue_that_is_drawn_out_counts_once(cues: tuple[str, ...]) -> None:
     automaton = compile_automaton(profile, words, max(token_ids) + 1)
     for middle in (2, 3, 5, len(token_ids) - 3):
         assert_same(automaton, words, token_ids, middle)
+
+
+@pytest.mark.parametrize(
+    ("cues", "pieces"),
+    [
+        (
+            ("\u00e9\u00e9",),
+            (" ", "\u00e9".encode() + b"\xc3", b"\xa9x a"),
+        ),  # a cue ends inside a word of its token
+        (("b a", "aa"), ("b ", "a", "a")),  # at the very beginning, a cue as long as what is remembered
+    ],
+)
+def test_cues_over_pieces_of_any_cut(cues: tuple[str, ...], pieces: tuple[str | bytes, ...]) -> None:
+    words, size = small(*pieces)
+    automaton = compile_automaton(ModelProfile("cut", cues=cues, kinds=("cue",)), words, size)
+    for middle in range(len(pieces) + 1):
+        assert_same(automaton, words, words.ids(*pieces), middle)
+
+
+def test_R35_R41_the_tables_wait_for_the_call() -> None:
+    words, size = small("a", "\n", "<", "fun", "{", " tags", " " * 9)
+    automaton = compile_automaton(QWEN, words, size)
+    for after in (["\n", "<", "fun"], ["{"], [" tags", "a"], ["<", "{", "a"], ["\n"] * 10, [" " * 9, "{"]):
+        token_ids = words.ids("a", "<tool_call>", *after)
+        for middle in range(len(token_ids) + 1):
+            assert_same(automaton, words, token_ids, middle)
+
+
+def test_channels_are_refused() -> None:
+    words, size = small("a")
+    with pytest.raises(ControlError, match="'gpt-oss' writes channels, which an automaton cannot follow"):
+        compile_automaton(get_profile("gpt-oss"), words, size)
+    assert "channels" in (why_not(get_profile("gpt-oss"), words, size) or "")
 
 
 def small(*pieces: str | bytes, tags: tuple[str, ...] = TAGS) -> tuple[FakeVocabulary, int]:

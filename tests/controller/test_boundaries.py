@@ -69,7 +69,7 @@ def test_no_boundary_inside_a_character() -> None:
 def test_close_tag_ends_thinking_and_is_not_counted() -> None:
     vocabulary = FakeVocabulary()
     detector = BoundaryDetector(QWEN, vocabulary)
-    for token_id in vocabulary.ids("a", "b", "</think>", "\n\n", "Wait", "c\n\n"):
+    for token_id in vocabulary.ids("a", "b", "</think>", "\n\n"):
         assert detector.push(token_id) is None
     assert (detector.position, detector.thinking, detector.closed, detector.reopened) == (
         2,
@@ -81,6 +81,17 @@ def test_close_tag_ends_thinking_and_is_not_counted() -> None:
     assert detector.thinking
     assert detector.reopened
     assert detector.push(vocabulary.token(" Wait")) == Boundary(0, 3, "cue", "Wait")
+
+
+@pytest.mark.parametrize("tags", [("<think>", "</think>", "<tool_call>"), ()])
+def test_R31_a_tag_in_the_answer_opens_nothing(tags: tuple[str, ...]) -> None:
+    vocabulary = FakeVocabulary(tags=tags)
+    for opened in (True, False):
+        detector = BoundaryDetector(QWEN, vocabulary, thinking=opened)
+        pieces = ["a", "</think>", "\n\n", "Use", " `", "<think>", "`"] if opened else ["Use", "<think>", "x"]
+        for token_id in vocabulary.ids(*pieces, " Wait"):
+            assert detector.push(token_id) is None
+        assert (detector.thinking, detector.closed, detector.reopened) == (False, opened, False)
 
 
 def test_text_does_not_join_over_tags() -> None:
@@ -128,6 +139,50 @@ def test_tool_call_ends_thinking() -> None:
     for token_id in vocabulary.ids("a", "<tool_call>", "{", "wait", "}"):
         assert detector.push(token_id) is None
     assert (detector.thinking, detector.tool_call, detector.position) == (False, True, 1)
+
+
+@pytest.mark.parametrize("tags", [("<think>", "</think>", "<tool_call>"), ()])
+@pytest.mark.parametrize(
+    ("after", "thinking", "asking", "position"),
+    [
+        (["\n"], True, True, 1),
+        (["\n", "<"], True, True, 1),
+        (["\n", "<", "fun"], False, False, 1),
+        (["\n", "{", '"a'], False, False, 1),
+        ([" tags"], True, False, 2),
+        (["\n", " tags"], True, False, 2),
+        (["`", " tags"], True, False, 3),
+        (["\n", "</think>"], False, False, 1),
+        (["<", "x", "</think>"], False, False, 1),
+    ],
+)
+def test_R35_the_mark_of_a_tool_call_ends_thinking_where_a_call_follows(
+    tags: tuple[str, ...], after: list[str], thinking: bool, asking: bool, position: int
+) -> None:
+    vocabulary = FakeVocabulary(tags=tags)
+    detector = BoundaryDetector(QWEN, vocabulary)
+    for token_id in vocabulary.ids("a", "<tool_call>", *after):
+        assert detector.push(token_id) is None
+    assert (detector.thinking, detector.position) == (thinking, position)
+    assert detector.held is asking
+    assert detector.whole is not asking
+
+
+def test_R41_no_boundary_and_no_cut_while_a_call_may_follow() -> None:
+    vocabulary = FakeVocabulary()
+    detector = BoundaryDetector(profile("token", "every_n", every_n=1), vocabulary)
+    told = []
+    for token_id in vocabulary.ids("use", "<tool_call>", "\n", "{", '"name": wait'):
+        told.append((detector.push(token_id) is not None, detector.held, detector.thinking))
+    assert (
+        told == [(True, False, True), (False, True, True), (False, True, True)] + [(False, False, False)] * 2
+    )
+
+
+def test_a_mention_of_a_tool_call_is_read_as_text() -> None:
+    assert read(["a", " Wa", "<tool_call>", "it", " wait", ".\n\n"]) == [
+        (4, "cue", "wait"), (5, "paragraph", "\n\n"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -205,7 +260,7 @@ def test_text_header_and_text_tags() -> None:
 def test_thinking_opened_by_the_model() -> None:
     vocabulary = FakeVocabulary()
     detector = BoundaryDetector.from_prompt(QWEN, vocabulary, vocabulary.ids(*USER, *TURN))
-    found = [detector.push(i) for i in vocabulary.ids("Wait", "<think>", "\n", " Wait")]
+    found = [detector.push(i) for i in vocabulary.ids("\n", "<think>", "\n", " Wait")]
     assert found == [None, None, None, Boundary(0, 2, "cue", "Wait")]
 
 

@@ -66,7 +66,7 @@ def test_no_threshold_never_stops() -> None:
     assert scored(Policy(lam=None), [1.0, 1.0]) == [GO, GO]
 
 
-def test_patience_counts_boundaries_in_a_row() -> None:
+def test_R74_patience_counts_boundaries_in_a_row() -> None:
     assert scored(Policy(lam=0.5, patience=2), [0.9, 0.4, 0.9, 0.9]) == [GO, GO, GO, STOP]
 
 
@@ -81,7 +81,7 @@ def test_warm_up_counts_tokens_and_gives_no_streak() -> None:
     assert scored(Policy(lam=0.5, warmup_tokens=20, patience=2), [0.9, 0.9, 0.9]) == [GO, GO, STOP]
 
 
-def test_smoothing_weighs_the_newest_score() -> None:
+def test_R74_smoothing_weighs_the_newest_score() -> None:
     machine = StopMachine(Control(policy=Policy(lam=0.7, ema=0.25)))
     decisions = run(machine, [(10, score, False) for score in (0.0, 1.0, 1.0, 1.0, 1.0, 1.0)])
     assert [d.score for d in decisions][:3] == [0.0, 0.25, 0.4375]
@@ -220,7 +220,7 @@ def test_going_back_without_rewind_is_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(CONTROLS, STEPS, st.integers(0, 12))
-def test_cutting_a_trace_never_changes_what_came_before(
+def test_R57_cutting_a_trace_never_changes_what_came_before(
     control: Control, steps: list[tuple[int, float | None, bool]], cut: int
 ) -> None:
     whole, part = StopMachine(control, max_tokens=400), StopMachine(control, max_tokens=400)

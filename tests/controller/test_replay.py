@@ -51,7 +51,7 @@ def test_no_stop_is_the_full_run() -> None:
     assert replay_trace(trace(), Control()) == Replayed(None, None, "full", 120)
 
 
-def test_the_scorers_own_tokens_are_charged() -> None:
+def test_R60_the_scorers_own_tokens_are_charged() -> None:
     never, stops = Control(), Control(policy=Policy(lam=0.5))
     assert replay_trace(trace(), never, ForcedConfidence()).n_tokens == 120 + 24
     assert replay_trace(trace(), stops, ForcedConfidence()).n_tokens == 60 + 8 + 16
@@ -137,7 +137,9 @@ CONTROLS = st.builds(
 
 @given(PIECES, CONTROLS, st.one_of(st.none(), st.integers(20, 200)), st.integers(0, 2**32))
 @settings(max_examples=100, deadline=None)
-def test_replay_equals_live(pieces: list[str], control: Control, max_tokens: int | None, seed: int) -> None:
+def test_R56_R74_replay_equals_live(
+    pieces: list[str], control: Control, max_tokens: int | None, seed: int
+) -> None:
     """A full run is collected, then the same tokens are run live: same stop, same place."""
     vocabulary = FakeVocabulary()
     prompt = vocabulary.ids("<|im_start|>", "assistant", "\n", "<think>")

@@ -54,20 +54,20 @@ SCORERS: list[Scorer] = [
 ]  # fmt: skip
 
 
-def test_same_answer_counts_answers_in_a_row() -> None:
+def test_R55_same_answer_counts_answers_in_a_row() -> None:
     assert scores(same(2), trace(["4", "4 ", "5", "5", "5"])) == [0, 1, 0, 1, 1]
     assert scores(same(3), trace(["4", "4", "5", "5", "5"])) == [0, 0, 0, 0, 1]
     assert scores(same(1), trace(["4", "", "5"])) == [1, 0, 1]
     assert scores(same(2), trace(["", "", None, "4", "4"])) == [0, 0, None, 0, 1]
 
 
-def test_same_answer_with_the_real_extraction_and_judge() -> None:
+def test_R55_same_answer_with_the_real_extraction_and_judge() -> None:
     pytest.importorskip("desist.data.judges")
     written = ["The answer is \\boxed{1/2}.", "So \\boxed{0.5}", "So \\boxed{3}"]
     assert scores(SameAnswer(2), trace(list(written))) == [0, 1, 0]
 
 
-def test_trials_cost_every_earlier_forced_answer() -> None:
+def test_R60_trials_cost_every_earlier_forced_answer() -> None:
     of = trace(["4", "4", None, "5"])
     for scorer in (same(2), ForcedConfidence()):
         assert [scorer.cost(of, record) for record in of.boundaries] == [0, 7, 14, 14]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desist.controller import Action, Control, ModelProfile, Policy, Session, StopReason, get_profile
+from desist.controller import (
+    PROFILES,
+    Action,
+    Control,
+    ModelProfile,
+    Policy,
+    Session,
+    StopReason,
+    get_profile,
+)
 from tests.fakes.vocabulary import FakeVocabulary
 
 QWEN = get_profile("qwen3")
@@ -136,10 +147,13 @@ def test_second_close_tag_is_swallowed_and_reopened_thinking_closed_at_once() ->
 @pytest.mark.parametrize(
     ("pieces", "delivered", "closes"),
     [
-        (["The", "</", "think", ">", " end"], ["The", " end"], False),
+        (["</", "think", ">", "The", " end"], ["The", " end"], False),
+        (["\n", "</", "think", ">\n", "The"], ["\n", "The"], False),
+        (["The", "</", "think", ">", " end"], ["The", "</", "think", ">", " end"], False),
         (["a", " <", " b"], ["a", " <", " b"], False),
         (["a", "<", "/", "x"], ["a", "<", "/", "x"], False),
-        (["a", "<", "think", ">", "b"], ["a", "b"], True),
+        (["<", "think", ">", "b"], ["b"], True),
+        (["Use", "`", "<", "think", ">", "`"], ["Use", "`", "<", "think", ">", "`"], False),
         (["a", "<"], ["a", "<"], False),
     ],
 )
@@ -175,3 +189,45 @@ def test_rewind_takes_back_tokens_boundaries_and_the_stop() -> None:
     assert [row.boundary.position for row in live.scored] == [2]
     assert drive(live, vocabulary, ["z", " wait"], {"probe": [0.6]}) == 2
     assert live.scored[-1].boundary.position == 5
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_R19_a_budget_binds_whoever_opened_a_tag_of_several_tokens(opened: bool) -> None:
+    profile = replace(get_profile("kimi-vl"), kinds=("token",))
+    vocabulary = FakeVocabulary(tags=())
+    prompt = vocabulary.encode(profile.assistant_header or "")
+    tag = ["◁", "think", "▷"]
+    live = Session(
+        profile, vocabulary, Control(budget=10), [*prompt, *(vocabulary.ids(*tag) if opened else ())]
+    )
+    pieces = [*([] if opened else tag), *[" w"] * 50]
+    pushed = drive(live, vocabulary, pieces, {})
+    assert live.stop_reason is StopReason.BUDGET
+    assert pushed == 10 + (0 if opened else len(tag))
+
+
+def test_R25_without_thinking_nothing_is_asked_and_nothing_stopped() -> None:
+    for profile in PROFILES.values():
+        if profile.style == "harmony":
+            continue
+        vocabulary = FakeVocabulary(tags=())
+        live = Session(
+            profile, vocabulary, Control(policy=Policy(lam=0.0), budget=1),
+            vocabulary.encode(profile.assistant_header or ""),
+        )  # fmt: skip
+        assert drive(live, vocabulary, ["0.2", " is bigger", ".\n\n", " Wait", "."], {"probe": [1.0]}) == 5
+        assert (live.scored, live.stop_reason, live.thinking) == ([], StopReason.NONE, False)
+
+
+def test_R39_tags_are_the_vocabularys_own_ids_and_only_the_newest_turn_counts() -> None:
+    for tags in (
+        ("</think>", "<think>", "<|im_start|>"),
+        ("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
+    ):
+        vocabulary = FakeVocabulary(tags)
+        history = ["<|im_start|>", "assistant", "\n", "<think>", "old", "</think>", "done", "\n"]
+        turn = ["<|im_start|>", "assistant", "\n", "<think>", "\n"]
+        live = Session(QWEN, vocabulary, Control(budget=2), vocabulary.ids(*history, *turn))
+        assert live.thinking
+        assert drive(live, vocabulary, ["a", "b.\n\n", "c", "d"], {}) == 2
+        assert live.locked_ids == {vocabulary.special_id("<think>")}
