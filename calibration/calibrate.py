@@ -45,10 +45,12 @@ def certify(
     shapes: Sequence[Policy] = SHAPES,
     missing: Missing = "refuse",
     other_samples: int = 0,
+    floors: Mapping[str, float] | None = None,
 ) -> Certificate | CannotCertify:
     """Certify `plan` on traces of distinct problems (with `samples` "worst": on all traces of each problem).
 
     `scorer`: default the stored score `plan.scorer`. `shapes`: those that "pareto" may choose from.
+    `floors`: as for `calibrate`.
     """
     if grid is not None and (np.diff(grid) >= 0).any():
         raise CalibrationError("the grid must fall from its highest threshold. Sort it, safest first.")
@@ -56,6 +58,10 @@ def certify(
     needed = smallest_problems(plan)
     if evidence.n < needed:
         return CannotCertify(**dict(plan), reason="too_few", n=evidence.n, needed_n=needed)
+    too_high = [floor for floor in (floors or {}).items() if floor[1] >= plan.alpha]
+    if plan.loss == "consistency" and too_high:
+        highest = max(too_high, key=lambda floor: floor[1])
+        return CannotCertify(**dict(plan), reason="floor", n=evidence.n, floor=highest)
     if 2 * evidence.signals[0].unjudged > evidence.boundaries > 0:
         return CannotCertify(**dict(plan), reason="unjudgeable", n=evidence.n)
     decided = decide(plan, evidence, grid, shapes)
@@ -129,6 +135,7 @@ def calibrate(
     grid: NDArray[np.float64] | None = None,
     shapes: Sequence[Policy] = SHAPES,
     missing: Missing = "refuse",
+    floors: Mapping[str, float] | None = None,
 ) -> Certificate | CannotCertify:
     """Calibrate a stop threshold with a guarantee per trace.
 
@@ -139,6 +146,8 @@ def calibrate(
     `forbidden_problems`: hashes of the problems the probe was trained on (empty: there were none).
     `created` is the date to write; the clock is the caller's. `grid` must not depend on these traces.
     `missing` "pass": boundaries without a score are passed over, as they are live, instead of refused.
+    `floors`: how often two answers differ though nothing was stopped, by name; where one of them is not below
+    alpha, losses of consistency say nothing of stopping, and there is no certificate for them.
 
     Raises CalibrationError: overlap with training, missing scores or labels, levels outside (0, 1).
     """
@@ -191,6 +200,7 @@ def calibrate(
         shapes=shapes,
         missing=missing,
         other_samples=others,
+        floors=floors,
     )
 
 

@@ -36,14 +36,16 @@ class CannotCertify(Plan):
     most careful threshold that stops anything fails too often; `needed_n` estimates how many problems
     would do, None where its risk itself is not below alpha), "no_stops" (the scorer never crosses a
     threshold), "no_gain" (what could be certified saves no tokens), "no_guarantee" (the method promises
-    nothing per trace) or "unjudgeable" (the judge could not decide most stops).
-    `n_bad`: losses at the most careful threshold that stops anything.
+    nothing per trace), "unjudgeable" (the judge could not decide most stops) or "floor" (without any stop
+    the model disagrees with itself at least as often as alpha: see `floor`).
+    `n_bad`: losses at the most careful threshold that stops anything. `floor`: name and share.
     """
 
-    reason: Literal["too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable"]
+    reason: Literal["too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable", "floor"]
     n: int
     n_bad: int = 0
     needed_n: int | None = None
+    floor: tuple[str, float] | None = None
     certified: Literal[False] = False
 
     @property
@@ -57,6 +59,13 @@ class CannotCertify(Plan):
             return f"method '{self.method}' gives no guarantee per trace: for comparison only, nothing stops"
         if self.reason == "unjudgeable":
             return "cannot certify: the judge could not decide most stops, so nothing stops (shadow)"
+        if self.floor is not None:
+            name, share = self.floor
+            return (
+                f"cannot certify consistency: the floor '{name}' is {share:.6g}, not below alpha "
+                f"{float(self.alpha):.6g}: without any stop the model disagrees with itself so often. "
+                "Certify harm, or take a larger alpha"
+            )
         if self.reason == "no_gain":
             return (
                 "cannot certify a saving: the thresholds that are safe enough cost more tokens than they save"

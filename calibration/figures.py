@@ -19,6 +19,7 @@ from desist.calibration.accounting import Share
 from desist.calibration.certificate import CannotCertify, Certificate
 from desist.calibration.curves import Curves, curves_of
 from desist.calibration.decide import Evidence, decide, gather
+from desist.calibration.direction import Direction, direction
 from desist.calibration.exact import Level
 from desist.calibration.held_out import HeldOut, Splits, cross_fitted, on_traces, repeated_splits
 from desist.calibration.intervals import Interval, ratio_difference
@@ -81,6 +82,7 @@ class Figures(_Frozen):
     `stopped`, `lost`: traces at the threshold; `saved_interval`: bootstrap over traces; `run_tokens`: mean
     tokens of a full run, `stop_tokens`: mean tokens generated from a stop on (hand-off and answer).
     `floors`: how often the model disagrees with itself, by name. `command`: what made this.
+    `direction`: is the score higher where a stop is good (None in figures of an earlier release).
     """
 
     certified: Certificate | CannotCertify
@@ -98,6 +100,7 @@ class Figures(_Frozen):
     points: tuple[Point, ...]
     first_stops: tuple[int, ...]
     reliability: Reliability
+    direction: Direction | None = None
     groups: tuple[GroupRow, ...]
     worst: tuple[WorstLoss, ...]
     floors: Mapping[str, float] = Field(default_factory=dict)
@@ -159,6 +162,7 @@ def calibration_figures(
         points=_points(plan, evidence),
         first_stops=first_stops(evidence, stops),
         reliability=reliability(paths),
+        direction=direction(paths),
         groups=group_rows(evidence, paths, stops, _group_names(evidence.seen)),
         worst=worst_losses(evidence, paths, stops, texts=texts),
         floors=dict(floors or {}),

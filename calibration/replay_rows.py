@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from numpy import int64
+from numpy import int64, percentile
 from numpy.typing import NDArray
 
 from desist.calibration.accounting import Share, saved_fraction
@@ -27,6 +27,7 @@ class ReplayRow:
     run was graded, and None as soon as one of those has an unknown stopped answer: the known ones are the
     short ones, and would flatter. `inconsistent`: None likewise. `cut_early`: of the right full runs with
     a known first mention of the right answer, those stopped before it (from the text: a range, no truth).
+    `tokens_p50`, `tokens_p90`, `tokens_max`: all tokens generated for a trace; a mean hides the long ones.
     """
 
     policy: str
@@ -41,6 +42,9 @@ class ReplayRow:
     cut_early: Share | None
     threshold: float | None = None
     note: str = ""
+    tokens_p50: int | None = None
+    tokens_p90: int | None = None
+    tokens_max: int | None = None
 
 
 def replay_row(
@@ -55,6 +59,7 @@ def replay_row(
     unknown = outcomes.stopped & (outcomes.consistent < 0) & (outcomes.stopped_correct < 0)
     known = bool(graded.any() and (outcomes.stopped_correct[graded] >= 0).all())
     same = bool((outcomes.consistent >= 0).all()) and len(outcomes) > 0
+    half, most, longest = _lengths(outcomes)
     return ReplayRow(
         policy=policy,
         n=len(traces),
@@ -68,7 +73,18 @@ def replay_row(
         cut_early=_cut_early(traces, outcomes.kept),
         threshold=threshold,
         note=note,
+        tokens_p50=half,
+        tokens_p90=most,
+        tokens_max=longest,
     )
+
+
+def _lengths(outcomes: Outcomes) -> tuple[int | None, int | None, int | None]:
+    """Tokens of the middle trace, of the one that nine in ten do not exceed, and of the longest."""
+    if not len(outcomes):
+        return None, None, None
+    half, most, longest = percentile(outcomes.tokens, (50, 90, 100), method="inverted_cdf").tolist()
+    return half, most, longest
 
 
 def _cut_early(traces: Sequence[Trace], kept: NDArray[int64]) -> Share | None:

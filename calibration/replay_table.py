@@ -30,8 +30,8 @@ __all__ = ["BUDGETS", "ReplayRow", "ReplayTable", "replay_table", "replay_tables
 BUDGETS: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
 _NEVER = Policy(lam=None)
 _COLUMNS = (
-    "policy", "n", "stopped", "saved", "unknown", "graded", "acc_full", "acc_stopped", "inconsistent",
-    "cut_early", "note",
+    "policy", "n", "stopped", "saved", "tok_p50", "tok_p90", "tok_max", "unknown", "graded", "acc_full",
+    "acc_stopped", "inconsistent", "cut_early", "note",
 )  # fmt: skip
 
 
@@ -58,6 +58,9 @@ class ReplayTable:
                 "n": row.n,
                 "stopped": row.n_stopped,
                 "saved": row.saved_fraction,
+                "tok_p50": row.tokens_p50,
+                "tok_p90": row.tokens_p90,
+                "tok_max": row.tokens_max,
                 "unknown": row.n_unknown,
                 "graded": row.n_graded,
                 "acc_full": row.accuracy_full,

@@ -8,7 +8,15 @@ from desist.calibration.certificate import Certificate
 from desist.calibration.figures import Figures
 from desist.calibration.plan import voids
 from desist.calibration.report_tables import interval, percent
-from desist.calibration.report_words import ASSUMES, first_page, floor_rows, net_rows, point_rows
+from desist.calibration.report_words import (
+    ASSUMES,
+    direction_warning,
+    direction_words,
+    first_page,
+    floor_rows,
+    net_rows,
+    point_rows,
+)
 
 __all__ = ["report_markdown"]
 
@@ -25,7 +33,10 @@ def _point(figures: Figures) -> str:
         f"## {found.loss.capitalize()} at most {level}: {'' if found.certified else 'not '}certified",
         page.lead,
         _table(page.head, page.rows),
+        direction_words(figures),
     ]
+    if (warning := direction_warning(figures)) is not None:
+        parts.insert(1, f"> **{warning}**")
     if isinstance(found, Certificate):
         parts += [f"> {found.text}", page.note]
     parts += [

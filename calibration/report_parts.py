@@ -9,7 +9,15 @@ from html import escape
 
 from desist.calibration.figures import Figures
 from desist.calibration.report_tables import interval, percent, table
-from desist.calibration.report_words import ASSUMES, first_page, floor_rows, net_rows, point_rows
+from desist.calibration.report_words import (
+    ASSUMES,
+    direction_warning,
+    direction_words,
+    first_page,
+    floor_rows,
+    net_rows,
+    point_rows,
+)
 from desist.calibration.svg import bar_chart, reliability_chart
 
 __all__ = ["charts_more", "details", "opening"]
@@ -22,8 +30,11 @@ def opening(figures: Figures) -> str:
     """The first page: 1,000 requests in plain words, a fixed budget beside, assumptions and expiry."""
     page = first_page(figures)
     assumes = "".join(f"<li>{escape(text)}</li>" for text in ASSUMES)
+    warning = direction_warning(figures)
+    loud = "" if warning is None else f"<p class='lead'><strong>{escape(warning)}</strong></p>"
     return (
-        f"<p class='lead'>{escape(page.lead)}</p>{table(page.head, page.rows)}"
+        f"{loud}<p class='lead'>{escape(page.lead)}</p>{table(page.head, page.rows)}"
+        f"<p>{escape(direction_words(figures))}</p>"
         f"<p class='soft'>{escape(page.note)}</p><h3>What it assumes</h3><ul>{assumes}</ul>"
         f"<p><strong>Valid until:</strong> {escape(page.expiry)}</p>"
     )

@@ -15,7 +15,16 @@ from desist.calibration.exact import exact_text
 from desist.calibration.figures import Figures
 from desist.calibration.intervals import Interval
 
-__all__ = ["ASSUMES", "FirstPage", "first_page", "floor_rows", "net_rows", "point_rows"]
+__all__ = [
+    "ASSUMES",
+    "FirstPage",
+    "direction_warning",
+    "direction_words",
+    "first_page",
+    "floor_rows",
+    "net_rows",
+    "point_rows",
+]
 
 _REQUESTS = 1000
 HEAD = ("of 1,000 requests", "stopped", "lose their answer", "tokens saved", "seconds saved")
@@ -80,6 +89,31 @@ def first_page(figures: Figures) -> FirstPage:
         "at no more losses; it was chosen by looking, so it carries no promise."
     )
     return FirstPage(lead, HEAD, rows, note, _expiry(found))
+
+
+def direction_words(figures: Figures) -> str:
+    """Which way the score points, and how many traces it stopped and never stopped."""
+    stopped, found = figures.stopped, figures.direction
+    never = 100 * (1 - stopped.value)
+    fired = f"{stopped.count} of {stopped.n} traces stopped, {never:.1f} % never reached a stop"
+    if found is None or found.auroc is None:
+        return f"Direction of the score: not known (no good, or no bad boundary). {fired}."
+    return (
+        f"Direction of the score: AUROC {found.auroc:.3f} over {found.boundaries:,} boundaries (above 0.5: "
+        f"higher is safer to stop). {fired}."
+    )
+
+
+def direction_warning(figures: Figures) -> str | None:
+    """What to say loudly of a score that is higher where a stop is worse."""
+    found = figures.direction
+    if found is None or found.auroc is None or not found.wrong:
+        return None
+    return (
+        f"THE SCORE '{figures.certified.scorer}' POINTS THE WRONG WAY: AUROC {found.auroc:.3f} < 0.5 over "
+        f"{found.boundaries:,} boundaries, it is higher where a stop is worse. desist stops at HIGH scores: "
+        "store 1 - score if this one measures doubt, else train again. Do not serve with it."
+    )
 
 
 def point_rows(figures: Figures) -> list[list[str]]:

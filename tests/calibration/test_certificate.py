@@ -224,7 +224,7 @@ def test_ltt_covers_what_it_tested() -> None:
             found.policy(float(lam))
 
 
-def test_too_few_problems_cannot_certify_and_say_how_many_are_needed() -> None:
+def test_R61_too_few_problems_cannot_certify_and_say_how_many_are_needed() -> None:
     for method in ("pac", "ltt"):
         refused = calibrate(
             make_traces(58, 1), alpha=0.05, delta=0.05, loss="harm", method=method, forbidden_problems=()
@@ -236,7 +236,7 @@ def test_too_few_problems_cannot_certify_and_say_how_many_are_needed() -> None:
         assert not refused.policy().certified
 
 
-def test_a_risky_scorer_cannot_certify() -> None:
+def test_R65_a_risky_scorer_cannot_certify() -> None:
     wrong = [make_trace([0.9, 0.1], [True, False], name=f"{k}") for k in range(100)]
     for method in ("pac", "ltt"):
         refused = calibrate(
@@ -246,7 +246,7 @@ def test_a_risky_scorer_cannot_certify() -> None:
         assert (refused.reason, refused.n_bad, refused.needed_n) == ("too_risky", 100, None)
 
 
-def test_a_silent_scorer_and_a_costly_one_are_told_apart() -> None:
+def test_R58_a_silent_scorer_and_a_costly_one_are_told_apart() -> None:
     silent = [make_trace([0.0, 0.0], [False, False], name=f"{k}") for k in range(100)]
     refused = calibrate(silent, alpha=0.1, delta=0.1, loss="consistency", forbidden_problems=())
     assert isinstance(refused, CannotCertify)
@@ -287,14 +287,14 @@ def test_the_order_of_traces_does_not_matter() -> None:
     assert calibrate(traces, **settings) == calibrate(traces[::-1], **settings)  # type: ignore[arg-type]
 
 
-def test_problems_seen_in_training_are_refused_with_count_and_examples() -> None:
+def test_R63_problems_seen_in_training_are_refused_with_count_and_examples() -> None:
     traces = make_traces(80, 2)
     forbidden = {problem_hash(traces[3]), traces[5].problem_id, "other"}
     with pytest.raises(CalibrationError, match=r"2 problems were used in training.*problem-2-3"):
         calibrate(traces, alpha=0.1, delta=0.1, loss="harm", forbidden_problems=forbidden)
 
 
-def test_one_trace_of_each_problem_is_taken_by_hash() -> None:
+def test_R63_one_trace_of_each_problem_is_taken_by_hash() -> None:
     traces = make_traces(60, 9)
     again = [replace(trace, trace_id=f"{trace.trace_id}-again") for trace in traces[:20]]
     kept, others = one_per_problem(traces + again, seed=1)

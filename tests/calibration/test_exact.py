@@ -50,7 +50,7 @@ def test_ties_are_decided_in_integers() -> None:
     assert not at_most(0, 1, Fraction(1, 20), Fraction(19, 20) - Fraction(1, 10**25))
 
 
-def test_conformal_rank_does_not_slip() -> None:
+def test_R61_R62_conformal_rank_does_not_slip() -> None:
     # (n + 1)(1 - alpha) is the whole number 19 here; floats make it 19.000000000000004 for some levels.
     assert conformal_rank(19, exact(0.05)) == 19
     assert conformal_rank(18, exact(0.05)) is None

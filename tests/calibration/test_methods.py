@@ -229,6 +229,16 @@ def test_declarations_that_do_not_fit_are_refused(settings: dict[str, object], m
         run(make_traces(40, 1), **settings)
 
 
+def test_a_floor_that_alpha_does_not_exceed_leaves_no_consistency_to_certify() -> None:
+    traces = make_traces(400, seed=5)
+    assert run(traces, alpha="0.2", floors={"resampled": 0.1999}).certified
+    refused = run(traces, alpha="0.2", floors={"resampled": 0.2, "greedy": 0.3})
+    assert isinstance(refused, CannotCertify)
+    assert (refused.reason, refused.floor) == ("floor", ("greedy", 0.3))
+    assert "floor 'greedy' is 0.3, not below alpha 0.2" in refused.message
+    assert run(traces, alpha="0.2", loss="harm", floors={"resampled": 0.3}).certified
+
+
 def test_a_sheet_of_levels_holds_alone_and_together() -> None:
     settings = {"loss": "consistency", "forbidden_problems": (), "method": "pac"}
     sheet = operating_sheet(make_traces(400, 6), [0.2, 0.1, 0.05, 0.01], delta="0.1", **settings)

@@ -28,7 +28,7 @@ def test_a_rank_computed_in_floats_slips_and_ours_does_not(
     assert conformal_rank(n, exact(float(alpha))) == right
 
 
-def test_a_quantile_by_numpy_slips_and_ours_does_not() -> None:
+def test_R62_a_quantile_by_numpy_slips_and_ours_does_not() -> None:
     scores = np.arange(1.0, 40.0)
     assert float(np.quantile(scores, 40 * (1 - 0.05) / 39, method="higher")) == 39.0
     assert conformal_quantile(scores, exact("0.05")) == 38.0
@@ -49,7 +49,7 @@ def test_a_mean_times_n_slips_and_our_p_values_do_not() -> None:
     assert ours <= slipped
 
 
-def test_the_225_cells_in_which_numpys_quantile_is_wrong() -> None:
+def test_R62_the_225_cells_in_which_numpys_quantile_is_wrong() -> None:
     wrong = 0
     for alpha in ALPHAS:
         level = Fraction(alpha)
@@ -63,7 +63,7 @@ def test_the_225_cells_in_which_numpys_quantile_is_wrong() -> None:
     assert wrong == 225
 
 
-def test_ranks_for_all_levels_in_thousandths() -> None:
+def test_R62_ranks_for_all_levels_in_thousandths() -> None:
     slips = 0
     for thousandth in range(1, 1000, 7):
         alpha = exact(thousandth / 1000)

@@ -75,6 +75,21 @@ def test_a_given_certificate_is_shown_and_sets_are_kept_apart() -> None:
     assert all(table.rows[3].policy == "certificate (probe)" for table in tables)
 
 
+def test_R76_long_traces_are_shown_beside_the_mean() -> None:
+    """Eight short traces and two long ones: the median is the short ones', p90 and max are not."""
+    short = [make_trace([0.9] * 4, [False] * 4, name=f"s{n}", gap=100) for n in range(8)]
+    long = [make_trace([0.1] * 99, [False] * 99, name=f"l{n}", gap=100) for n in range(2)]
+    table = replay_table([*short, *long], budgets=(250,))
+    rows = {row.policy: row for row in table.rows}
+    full = rows["full run"]
+    assert (full.tokens_p50, full.tokens_p90, full.tokens_max) == (510, 10_010, 10_010)
+    assert rows["budget 250"].tokens_max < 1000
+    head = table.text().splitlines()[1].split()
+    assert {"tok_p50", "tok_p90", "tok_max"} <= set(head)
+    assert "10010" in table.text()
+    assert replay_table([], budgets=()).rows[0].tokens_p90 is None
+
+
 @pytest.mark.traces
 def test_real_traces_give_a_table_and_the_decile_set_a_certificate_or_a_refusal(real_traces: Path) -> None:
     path = next(real_traces.glob("*decile*"))

@@ -82,7 +82,7 @@ def test_a_better_rival_is_named_and_paired_with_ours(table: RivalTable) -> None
     json.dumps(table.as_json())
 
 
-def test_forced_answers_cost_what_they_cost(table: RivalTable) -> None:
+def test_R60_forced_answers_cost_what_they_cost(table: RivalTable) -> None:
     rows = {row.name: row.row for row in table.rows}
     paid, free = rows["same answer, forced"], rows["same answer, read for free"]
     assert paid is not None
@@ -121,7 +121,7 @@ def test_a_rival_that_cannot_be_certified_costs_nothing() -> None:
     assert all(row.row is not None and row.row.saved_fraction == 0 for row in refused)
 
 
-def test_scorers_read_only_the_past() -> None:
+def test_R57_scorers_read_only_the_past() -> None:
     trace = make_traces(1, 5)[0]
     words = [f"step {k} so the answer is {k // 3}. wait " for k in range(len(trace.boundaries))]
     ends = [sum(map(len, words[: k + 1])) for k in range(len(words))]

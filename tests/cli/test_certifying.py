@@ -47,7 +47,7 @@ def made(scored: Path) -> tuple[Path, dict[str, Any]]:
     out = scored.parent / "made-0.2"  # a dot in a folder's name is no suffix
     done = desist(
         "calibrate", scored, "--alpha", "0.2", "--delta", "0.05", "--out", out, "--json", "--quiet",
-        "--floor", "answer resampled=0.25", "--tokens-per-second", "40", "--audit-share", "0.02",
+        "--floor", "answer resampled=0.15", "--tokens-per-second", "40", "--audit-share", "0.02",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return out, as_json(done)
@@ -64,7 +64,7 @@ def test_calibrate_certifies_any_score_and_reports(made: tuple[Path, dict[str, A
     certificate = load_certificate(out / "certificate.json")
     assert (certificate.lam, certificate.expires > certificate.created) == (found["threshold"], True)
     page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
-    for words in ("cannot certify consistency", "fixed budget of", "Net of audits", "desist calibrate", "98"):
+    for words in ("answer resampled", "fixed budget of", "Net of audits", "desist calibrate", "98"):
         assert words in page
     assert "Of 1,000 requests" in text
 
@@ -79,6 +79,54 @@ def test_every_format_gives_the_same_certificate(
     assert {key: as_json(done)[key] for key in KEYS - {"report"}} == {
         key: made[1][key] for key in KEYS - {"report"}
     }
+
+
+@pytest.mark.parametrize(("alpha", "certified"), [("0.02", True), ("0.001", False)])
+def test_R58_a_reversed_score_is_told_loudly_with_what_fired(
+    scored: Path, tmp_path: Path, alpha: str, certified: bool
+) -> None:
+    """1 - score: told on stderr, even if quiet, in the JSON and in both reports; and how few traces fired.
+
+    The promise on the loss holds for such a score too: a certificate that saves next to nothing.
+    """
+    turned = tmp_path / "turned.jsonl"
+    write_traces(
+        turned,
+        [
+            replace(
+                t, boundaries=tuple(replace(b, scores={"e": 1 - b.scores["probe"]}) for b in t.boundaries)
+            )
+            for t in make_traces(400, 3)
+        ],
+    )
+    ran = {
+        path: desist("calibrate", path, "--alpha", alpha, "--out", tmp_path / path.stem, "--json", "--quiet")
+        for path in (turned, scored)
+    }
+    wrong, right = as_json(ran[turned]), as_json(ran[scored])
+    assert wrong["auroc"] + right["auroc"] == pytest.approx(1)
+    assert wrong["auroc"] < 0.5 < right["auroc"]
+    for found in (wrong, right):
+        assert found["never_fired"] == pytest.approx(1 - found["n_fired"] / 400)
+    assert (wrong["certified"], ran[turned].returncode) == (certified, 0 if certified else 2)
+    assert (0 < wrong["n_fired"] < 20 < right["n_fired"]) if certified else (wrong["n_fired"] == 0)
+    assert right["warnings"] == []
+    assert "WRONG WAY" not in ran[scored].stderr
+    assert "POINTS THE WRONG WAY" in wrong["warnings"][0]
+    assert "POINTS THE WRONG WAY" in ran[turned].stderr
+    for ending in ("html", "md"):
+        page = (tmp_path / "turned" / f"report.{ending}").read_text()
+        assert "POINTS THE WRONG WAY" in page
+        assert f"{wrong['n_fired']} of 400 traces stopped" in page
+        assert "WRONG WAY" not in (tmp_path / "traces.jsonl" / f"report.{ending}").read_text()
+
+
+def test_R58_words_tell_the_direction_and_what_never_fired(scored: Path, tmp_path: Path) -> None:
+    done = desist("calibrate", scored, "--alpha", "0.2", "--out", tmp_path, "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "Direction of the score: AUROC 0.9" in done.stdout
+    assert "of 400 traces stopped" in done.stdout
+    assert "% never reached a stop" in done.stdout
 
 
 def test_several_scores_need_a_name(tmp_path: Path) -> None:
@@ -100,8 +148,9 @@ def test_several_scores_need_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "reason", "needed"), [
     (("--alpha", "0.05"), "too_few", 59),
     (("--alpha", "0.2", "--method", "cue-level"), "no_guarantee", None),
+    (("--alpha", "0.2", "--floor", "resampled=0.2"), "floor", None),
 ])  # fmt: skip
-def test_what_cannot_be_certified_says_so_with_exit_code_2(
+def test_R61_R65_what_cannot_be_certified_says_so_with_exit_code_2(
     tmp_path: Path, arguments: tuple[str, ...], reason: str, needed: int | None
 ) -> None:
     few = tmp_path / "few.jsonl"

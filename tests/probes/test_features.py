@@ -108,7 +108,7 @@ def test_token_rows_and_columns(tmp_path: Path) -> None:
         read_hidden(tmp_path / "b").columns((5,))
 
 
-def test_damaged_foreign_and_missing_shards_are_refused(tmp_path: Path) -> None:
+def test_R47_damaged_foreign_and_missing_shards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="no hidden states in"):
         read_hidden(tmp_path)
     with HiddenWriter(tmp_path, (1,), 2) as writer:

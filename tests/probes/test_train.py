@@ -107,7 +107,7 @@ def test_order_of_traces_changes_nothing_of_the_split(easy: Planted) -> None:
     )
 
 
-def test_scores_are_probabilities_in_the_right_direction(easy: Planted) -> None:
+def test_R58_scores_are_probabilities_in_the_right_direction(easy: Planted) -> None:
     """Compared with an independent logistic regression on the same rows."""
     traces, hidden = easy
     probe = train_probe(traces, hidden, family="logistic").probe
@@ -129,7 +129,7 @@ def test_controls_stand_beside(easy: Planted) -> None:
     assert report.flat()["controls.position"] == report.controls["position"]
 
 
-def test_evaluation_refuses_problems_the_probe_saw(easy: Planted, tmp_path: Path) -> None:
+def test_R63_evaluation_refuses_problems_the_probe_saw(easy: Planted, tmp_path: Path) -> None:
     traces, hidden = easy
     probe = train_probe(traces, hidden, settings=QUICK).probe
     with pytest.raises(ProbeError, match="were seen when the probe was made"):

@@ -112,6 +112,7 @@ def calibrate(
     from desist.calibration.certificate import Certificate
     from desist.calibration.figures import calibration_figures
     from desist.calibration.inputs import certified_kinds, declared, only_scorer
+    from desist.calibration.report_words import direction_warning, direction_words
     from desist.proxy.estimates import StepTable
 
     if from_audits is not None:
@@ -130,7 +131,7 @@ def calibrate(
                 patience=patience, warmup_tokens=warmup, ema=ema, kinds=certified_kinds(kinds),
                 answer_mode=answer or found_in.answer_mode, judge=judge or found_in.judge,
                 truncated=truncated, samples=samples, missing=missing, seed=seed, created=today(),
-                forbidden_problems=forbidden, fingerprints=stored,
+                forbidden_problems=forbidden, fingerprints=stored, floors=_floors(floor),
             )  # fmt: skip
             if isinstance(found, Certificate) and valid_days:
                 until = date.fromisoformat(today()) + timedelta(days=valid_days)
@@ -141,13 +142,17 @@ def calibrate(
             )  # fmt: skip
             _write([out / name for name in _FILES], [figures])
     payload = _payload(found, figures, out, checked)
+    warning, pointing = direction_warning(figures), direction_words(figures)
+    if warning is not None:  # no progress: told with --quiet too
+        err.print(warning, style="bold red", highlight=False)
+    payload["warnings"] = [] if warning is None else [warning]
     if isinstance(found, CannotCertify):
-        show(payload, as_json=as_json, words=found.message)
+        show(payload, as_json=as_json, words=f"{found.message}\n{pointing}")
         return REFUSED
     payload["certificate"] = str(found.save(out / "certificate.json"))
     StepTable.from_traces(collected).save(out / "certificate.estimates.json")
     words = f"certified: lam = {found.lam:.6g}, saves {found.saved_fraction:.1%} on calibration\n{found.text}"
-    show(payload, as_json=as_json, words=words)
+    show(payload, as_json=as_json, words=f"{words}\n{pointing}")
     return 0
 
 
@@ -314,6 +319,10 @@ def _payload(
         "holdout_ci": None if held is None else [held.low, held.high],
         "holdout": None if held is None else held.model_dump(),
         "saved_fraction": getattr(found, "saved_fraction", 0.0),
+        "auroc": figures.direction and figures.direction.auroc,
+        "n_traces": figures.stopped.n,
+        "n_fired": figures.stopped.count,
+        "never_fired": 1 - figures.stopped.value,
         "report": str(out / "report.html"),
         "overlap_checked": checked,
     }
