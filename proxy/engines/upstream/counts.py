@@ -24,11 +24,14 @@ class TokenCounts:
         self._text = 0  # characters
         self._reasoning_text = 0
         self._usage: Mapping[str, Any] = {}
+        self._before = 0  # generated tokens before the chunk just read
+        self._tags = 0  # those before the first reasoning: a tag that opens thinking
         self._at_reasoning = 0  # generated tokens when reasoning was last seen
         self._exact_reasoning = True  # every chunk with reasoning carried a count and no content
 
     def read(self, chunk: Chunk) -> int:
         """Take a chunk; returns all tokens generated up to its end."""
+        self._before = self.generated
         self._ids += len(chunk.token_ids)
         self._text += len(chunk.reasoning) + len(chunk.content)
         if chunk.usage is not None:
@@ -37,6 +40,8 @@ class TokenCounts:
 
     def reasoned(self, text: str, *, alone: bool) -> None:
         """Note reasoning text of the chunk just read; `alone`: the chunk held nothing else."""
+        if not self._reasoning_text:
+            self._tags = min(self._before, self.generated)
         self._reasoning_text += len(text)
         self._at_reasoning = self.generated
         counted = bool(self._ids) or _int(self._usage.get("completion_tokens")) is not None
@@ -50,8 +55,31 @@ class TokenCounts:
         return counted or math.ceil(self._text / self._chars_per_token)
 
     @property
+    def reasoning(self) -> int:
+        """Reasoning tokens so far, without those of a tag before them."""
+        return max(0, self._at_reasoning - self._tags)
+
+    @property
+    def tags(self) -> int:
+        """Tokens before the first reasoning."""
+        return self._tags
+
+    @property
+    def exact(self) -> bool:
+        """Whether the tokens generated were counted by the server, or by their ids."""
+        return bool(self._ids) or bool(_int(self._usage.get("completion_tokens"))) or not self._text
+
+    @property
+    def split_exact(self) -> bool:
+        """Whether reasoning and answer are told apart by counts, and not by the share of their characters."""
+        details = self._usage.get("completion_tokens_details")
+        told = isinstance(details, dict) and bool(_int(details.get("reasoning_tokens")))
+        return told or self._exact_reasoning or not self._reasoning_text
+
+    @property
     def prompt(self) -> int | None:
-        return _int(self._usage.get("prompt_tokens"))
+        """Tokens of the prompt; None where the server does not tell (a zero tells nothing)."""
+        return _int(self._usage.get("prompt_tokens")) or None
 
     @property
     def total(self) -> int:
@@ -64,7 +92,7 @@ class TokenCounts:
         details = self._usage.get("completion_tokens_details")
         told = _int(details.get("reasoning_tokens")) if isinstance(details, dict) else None
         if not told and self._reasoning_text and self._exact_reasoning:
-            told = self._at_reasoning
+            told = self.reasoning
         elif not told and self._reasoning_text:
             told = round(total * self._reasoning_text / max(1, self._text))
         reasoning = min(told or 0, total)

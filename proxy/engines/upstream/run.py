@@ -1,224 +1,378 @@
-"""One generation over one or two upstream calls: chunks in, deltas and the end event out.
+"""The first call of a generation: chunks in, deltas out, and where thinking stands when it ends or is cut.
 
-Knows where thinking stands, when the budget cuts it and what was counted. Does not talk to anyone.
+Knows thinking, token counts and what was generated as ids. The stop machine decides, `TextWatch` finds the
+place. Does not talk to anyone; what comes after a cut is read by `answer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
-from desist.controller.core import Action, Decision, StopReason
+from desist.controller.core import Action, Control, Decision, Mode, StopReason
+from desist.controller.loops import LoopDetector
 from desist.controller.machine import StopMachine
 from desist.controller.profile import ModelProfile
 from desist.data.errors import EngineError, UpstreamError
 from desist.proxy.engines.base import Delta, Finished, GenerationRequest, Usage
-from desist.proxy.engines.upstream.bodies import estimated_tokens, split_handoff
+from desist.proxy.engines.upstream.bodies import Continued, estimated_tokens
 from desist.proxy.engines.upstream.counts import TokenCounts
-from desist.proxy.engines.upstream.cut import TextCutter
+from desist.proxy.engines.upstream.cut import Cut, TextWatch
+from desist.proxy.engines.upstream.plan import Plan, native_budgets
 from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.reasoning import Piece, ThinkSplitter
 from desist.proxy.settings import UpstreamSettings
 
-__all__ = ["UpstreamRun"]
+__all__ = ["UpstreamRun", "estimated_prompt"]
+
+_SLACK = 8  # tokens that a native budget may be late before thinking is cut here
 
 
 class UpstreamRun:
-    """One generation over one or two upstream calls."""
+    """The first call. `stopped`: thinking was cut, or ended without an answer that is still owed.
+
+    `opened`: whether the prompt opens thinking, where that is known better than its text tells.
+    """
 
     def __init__(
-        self, request: GenerationRequest, settings: UpstreamSettings, profile: ModelProfile, min_answer: int
+        self,
+        request: GenerationRequest,
+        settings: UpstreamSettings,
+        profile: ModelProfile,
+        plan: Plan,
+        *,
+        min_answer_tokens: int,
+        loops: bool,
+        opened: bool | None = None,
     ) -> None:
-        self._request, self._profile = request, profile
-        self._chars_per_token = settings.chars_per_token
-        self._told, self._opening = split_handoff(profile, request)
-        self._handoff_tokens = estimated_tokens(
+        self.request, self.profile, self.plan = request, profile, plan
+        self.handoff_tokens = estimated_tokens(
             profile.handoff(request.control.answer), settings.chars_per_token
         )
-        chat = request.messages is not None
-        prompt = request.prompt if isinstance(request.prompt, str) else ""
-        self.opened_by_prompt = not chat and prompt.rstrip().endswith(profile.think_open)
-        opened = self.opened_by_prompt or (chat and settings.thinking_opened_by_template)
-        thinks = request.template.get("enable_thinking") is not False
+        self._chars_per_token = settings.chars_per_token
+        self.counts = TokenCounts(settings.chars_per_token)
+        chat, control = request.messages is not None, request.control
         # A text completion that nobody asked to control stays as it is, tags included.
-        raw = not chat and request.control.mode == "off" and request.control.budget is None
-        self._splitter = None if raw else self._new_splitter(opened=opened and thinks)
-        self._counts, self._second_counts = (
-            TokenCounts(self._chars_per_token),
-            TokenCounts(self._chars_per_token),
-        )
-        self._tail = self._new_splitter(closed=True)
-        self._cutter = self._new_cutter(min_answer) if thinks else None
+        parsed = chat and plan.parses
+        raw = not chat and ((control.mode == "off" and plan.budget is None) or bool(request.body.get("echo")))
+        told, thinks = _start(request, profile, settings, plan.opens)
+        opened = told if opened is None else opened
+        self.opened_by_prompt = opened and not chat
+        self._splitter = None if raw or parsed else ThinkSplitter.of(profile, opened=opened and thinks)
+        self.native: int | None = None
+        self._watch: TextWatch | None = None
+        self._limited = False
+        self._hard: int | None = None
         self.uncontrolled: str | None = None
-        if self._cutter is not None and not chat and not isinstance(request.prompt, str):
-            self._cutter = None
-            self.uncontrolled = "a prompt of token ids cannot be continued as text: send a text prompt"
-        self.closed_at_once = self._cutter is not None and request.control.budget == 0 and (chat or opened)
-        self._saw_reasoning = self._saw_content = False
-        self._finish: str | None = None
-        self._extra: dict[str, Any] = {}
-        self._depth = 1  # of braces, in an extracted answer
-        self._whole_answer = request.control.answer == "write"
-        self.answered = False
+        if thinks and not raw:
+            self._set_watch(min_answer_tokens, loops)
+        by_text = plan.known and plan.message and not plan.ids if chat else plan.text and opened
+        self.closed_at_once = self._watch is not None and self._hard == 0 and by_text
+        self.prompt_ids: tuple[int, ...] = ()
+        self._ids: list[int] = []
+        self._all_ids = True  # every text came with its ids
+        self._saw_reasoning = self._answered = False
+        self._blank = True  # of content, only white space came
+        self._pending: list[tuple[int, dict[str, Any]]] = []  # choice fields of text that is held back
+        self._read = self._shown = 0  # characters of reasoning
+        self.finish: str | None = None
+        self._stop_string = False
+        self.extra: dict[str, Any] = {}
 
-    def _new_splitter(self, *, opened: bool = False, closed: bool = False) -> ThinkSplitter:
-        profile = self._profile
-        return ThinkSplitter(
-            profile.think_open, profile.think_close, profile.tool_call_open, opened=opened, closed=closed
+    def _set_watch(self, min_answer_tokens: int, loops: bool) -> None:
+        request, plan = self.request, self.plan
+        control = replace(request.control, budget=plan.budget)
+        limit = request.sampling.max_tokens
+        machine = self._machine(control, limit, min_answer_tokens)
+        wanted = machine.soft_limit
+        if wanted is not None and plan.native is not None:
+            late = Control(control.mode, control.policy, wanted + _SLACK, control.answer)
+            backstop = self._machine(late, None, min_answer_tokens)
+            last = (backstop.hard_limit or 0) + self.handoff_tokens + 1
+            if limit is None or last <= limit:
+                machine, self.native = backstop, wanted
+        elif not plan.known:  # the server may obey a budget of the client's by itself
+            own = [value for value in native_budgets(request.body).values() if value is not None]
+            self.native = min(own, default=None)
+        self._limited = machine.soft_limit is not None
+        self._hard = machine.hard_limit
+        if not plan.can_cut:
+            if self._limited and (plan.native is None or self.native is None):
+                self.uncontrolled = plan.why
+            return
+        finds = LoopDetector() if loops and request.control.mode != "off" else None
+        self._watch = TextWatch(machine, self.profile.cues, finds)
+
+    def _machine(self, control: Control, limit: int | None, min_answer_tokens: int) -> StopMachine:
+        return StopMachine(
+            control,
+            max_tokens=limit,
+            min_answer_tokens=min_answer_tokens,
+            handoff_tokens=self.handoff_tokens,
         )
 
-    def _new_cutter(self, min_answer: int) -> TextCutter | None:
-        machine = StopMachine(
-            self._request.control,
-            max_tokens=self._request.sampling.max_tokens,
-            min_answer_tokens=min_answer,
-            handoff_tokens=self._handoff_tokens,
-        )
-        if machine.soft_limit is None or machine.hard_limit is None:
-            return None
-        return TextCutter(machine.soft_limit, machine.hard_limit, self._profile.cues)
+    @property
+    def watched(self) -> bool:
+        """Whether thinking may be cut here."""
+        return self._watch is not None
 
     @property
     def counts_needed(self) -> bool:
-        return self._cutter is not None
+        """Whether tokens must be counted while the answer runs."""
+        return self._watch is not None and self._limited
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether token ids are asked for: where a cut may come of itself."""
+        active = self.request.control.mode == "active" or (self._watch is not None and self._limited)
+        return self._watch is not None and self.plan.ids and active
+
+    @property
+    def cut(self) -> Cut | None:
+        return self._watch.cut if self._watch is not None else None
 
     @property
     def stopped(self) -> bool:
-        return self.closed_at_once or (self._cutter is not None and self._cutter.cut is not None)
+        return self.closed_at_once or self.cut is not None
+
+    @property
+    def at_once(self) -> Decision | None:
+        """The stop of thinking that was never begun."""
+        return Decision(Action.STOP, StopReason.BUDGET, 0) if self.closed_at_once else None
 
     @property
     def kept(self) -> str:
-        return self._cutter.kept if self._cutter else ""
+        return self._watch.kept if self._watch is not None else ""
 
     @property
-    def used_tokens(self) -> int:
-        return self._counts.generated + self._handoff_tokens
+    def left(self) -> Continued:
+        """What the second call has to know."""
+        return Continued(self.kept, self.counts.generated + self.handoff_tokens)
 
-    def first(self, chunk: Chunk) -> Iterator[Delta]:
+    @property
+    def kept_ids(self) -> tuple[int, ...] | None:
+        """Ids of prompt and kept generation, as far as they are known exactly; None: they are not."""
+        prompt = self.prompt_ids
+        if not prompt and isinstance(self.request.prompt, tuple):
+            prompt = self.request.prompt
+        if self.cut is None or not prompt or not self._all_ids:
+            return None
+        return (*prompt, *self._ids[: self.cut.ids])
+
+    def cap(self, mode: Mode) -> None:
+        """Use no mode above `mode` from now on. A cut that was taken stands."""
+        if self._watch is not None:
+            self._watch.cap(mode)
+
+    def stop(self) -> bool:
+        """Close thinking by hand; False where it is over, or cannot be cut."""
+        if self._watch is None or self.stopped or self._answered or self.finish is not None:
+            return False
+        self._watch.ask(StopReason.MANUAL)
+        return True
+
+    def feed(self, chunk: Chunk) -> Iterator[Delta]:
         """Deltas of a chunk of the first call."""
-        total = self._counts.read(chunk)
+        before = self.counts.generated
+        self.counts.read(chunk)
         self._note(chunk)
         if chunk.reasoning and self._splitter is not None:
-            pieces = self._splitter.finish()
+            held = self._splitter.finish()
             self._splitter = None  # the server parses thinking itself: tags in its content are text
-            yield from self._show(pieces, total, chunk)
+            yield from self._show(held, chunk, before)
         pieces = [Piece("reasoning", chunk.reasoning)] if chunk.reasoning else []
+        if self._splitter is not None and not self._splitter.thinking:
+            before = 0  # should thinking open in this chunk, its tag is in none before it
         if chunk.content:
             plain = [Piece("content", chunk.content)]
             pieces += plain if self._splitter is None else self._splitter.feed(chunk.content)
-        yield from self._show(pieces, total, chunk)
-        yield from self._handed_on(chunk)
+        if self._cannot_go_on():
+            self._watch = None
+        extra = self._choice_extra(chunk)
+        if extra:
+            self._pending.append(
+                (self._read + sum(len(p.text) for p in pieces if p.channel == "reasoning"), extra)
+            )
+        yield from self._show(pieces, chunk, before)
+        if self.stopped:
+            yield from self._released()
+            return
+        if chunk.delta_extra:
+            if chunk.delta_extra.get("tool_calls") or chunk.delta_extra.get("function_call"):
+                yield from self._flushed()
+                self._answered = True
+            yield Delta("content", "", extra=chunk.delta_extra)
+        yield from self._released()
 
-    def first_end(self) -> Iterator[Delta]:
-        """What was held back, when the first call has ended by itself."""
-        pieces = self._splitter.finish() if self._splitter else []
-        yield from self._show(pieces, self._counts.generated, None)
+    def end(self) -> Iterator[Delta]:
+        """What was held back, when the call has ended by itself. Raises `UpstreamError` if it broke off."""
+        pieces = self._splitter.finish() if self._splitter and not self._ends_in_tag() else []
+        yield from self._show(pieces, None, self.counts.generated)
+        if self.stopped:
+            return
         yield from self._flushed()
-        if self._finish is None:
+        yield from self._released()
+        if self.finish is None:
             raise UpstreamError(
                 "the upstream ended its stream without a finish_reason. Look at its log.", 502
             )
-
-    def handoff(self) -> Iterator[Delta]:
-        """The hand-off as the client sees it: the closing sentence, and the opened answer form."""
-        at_space = not self.kept or self.kept[-1].isspace()
-        if told := self._told.lstrip() if at_space else self._told:
-            yield Delta("reasoning", told)
-        if self._opening:
-            yield Delta("content", self._opening)
-
-    def second(self, chunk: Chunk) -> Iterator[Delta]:
-        """Deltas of a chunk of the continuation, whose answer some servers call reasoning."""
-        self._second_counts.read(chunk)
-        self._note(chunk)
-        pieces = self._tail.feed(chunk.reasoning + chunk.content)
-        yield from self._answer(pieces)
-        yield from self._handed_on(chunk)
-
-    def second_end(self) -> Iterator[Delta]:
-        yield from self._answer(self._tail.finish())
-        if not self._whole_answer and not self.answered and self._finish != "length":
-            yield Delta("content", self._profile.extract_suffix)
-        if self._finish is None and not self.answered:
-            raise UpstreamError(
-                "the upstream ended the continuation without a finish_reason. Look at its log.", 502
-            )
+        if self._owes_an_answer() and self._watch is not None:
+            self._watch.close(StopReason.NATURAL if self.finish == "stop" else StopReason.BUDGET)
 
     def finished(self) -> Finished:
-        """The end event. Raises `EngineError` if called before the end."""
-        if not self.stopped:
-            return self._finished_alone()
-        cut = self._cutter.cut if self._cutter else None
-        position, rewound = (cut.position, cut.rewound) if cut else (0, 0)
-        reasoning, answer = self._second_counts.split()
-        prompt = self._counts.prompt
-        if prompt is None:  # the first call was left before it told; the second one has read all of it
-            prompt = max(0, (self._second_counts.prompt or 0) - position - self._handoff_tokens)
-        usage = Usage(prompt, position, reasoning + answer, self._handoff_tokens, rewound)
-        decision = Decision(Action.STOP, StopReason.BUDGET, position)
-        return Finished(self._finish or "stop", StopReason.BUDGET, usage, decision, extra=self._extra or None)
-
-    def _finished_alone(self) -> Finished:
-        if self._finish is None:
+        """The end event of a generation that needed no second call."""
+        if self.finish is None:
             raise EngineError(
                 "asked for the end of a generation that goes on. This is a fault of the engine."
             )
-        reasoning, answer = self._counts.split()
+        reasoning, answer = self.counts.split()
         reason = StopReason.NONE
+        by: Literal["upstream"] | None = None
         if self._saw_reasoning:
-            cut_short = self._finish == "length" and not self._saw_content
+            cut_short = self.finish == "length" and self._blank and not self._answered
             reason = StopReason.LENGTH if cut_short else StopReason.NATURAL
-        usage = Usage(self._counts.prompt or 0, reasoning, answer)
-        return Finished(
-            self._finish, reason, usage, uncontrolled=self.uncontrolled, extra=self._extra or None
+            if (
+                self.native is not None
+                and reasoning >= self.native + min(0, self.plan.offset)
+                and not cut_short
+            ):
+                reason, by = StopReason.BUDGET, "upstream"
+        prompt, told = estimated_prompt(self, self._chars_per_token)
+        usage = Usage(
+            prompt, reasoning, answer, estimated=not (told and self.counts.exact and self.counts.split_exact)
         )
+        shadow = self._watch.shadow_loop if self._watch is not None else None
+        return Finished(
+            self.finish, reason, usage, None, shadow,
+            uncontrolled=self.uncontrolled, extra=self.extra or None, budget_by=by,
+        )  # fmt: skip
 
-    def _show(self, pieces: list[Piece], total: int, chunk: Chunk | None) -> Iterator[Delta]:
+    def _cannot_go_on(self) -> bool:
+        """Whether a cut would now be the end: ids were the only way, and they do not come."""
+        watch = self._watch
+        if watch is None or watch.cut is not None or self.plan.message or self.plan.text:
+            return False
+        if self._all_ids and (self.prompt_ids or isinstance(self.request.prompt, tuple) or not self._ids):
+            return False
+        self.uncontrolled = (
+            "the server gives no token ids, and there is no other way to continue this request"
+        )
+        return True
+
+    def _ends_in_tag(self) -> bool:
+        """Whether the limit fell into the tag that opens thinking, before anything else was written."""
+        if self._splitter is None or self.finish != "length" or self._saw_reasoning or not self._blank:
+            return False
+        held = self._splitter.held.strip()
+        return self._watch is not None and bool(held) and self.profile.think_open.startswith(held)
+
+    def _owes_an_answer(self) -> bool:
+        """Whether thinking ended without an answer although there is room for one.
+
+        A limit that its tags alone used up leaves room too: they are thrown away.
+        """
+        if self._answered or not self._blank or self._stop_string or self._watch is None:
+            return False
+        if not self._limited and self.request.control.mode != "active":
+            return False
+        if self.finish == "length":
+            limit = self.request.sampling.max_tokens
+            return self._limited and limit is not None and self.counts.reasoning < limit
+        return self.finish == "stop" and self._saw_reasoning
+
+    def _show(self, pieces: list[Piece], chunk: Chunk | None, before: int) -> Iterator[Delta]:
         ids = chunk.token_ids if chunk is not None and len(pieces) == 1 else ()
         for piece in pieces:
             if piece.channel == "content":
                 yield from self._flushed()
-                self._saw_content = True
+                yield from self._released()
+                self._blank = self._blank and not piece.text.strip()
+                self._answered = self._answered or not self._blank
                 yield Delta("content", piece.text, ids)
                 continue
+            if not self._saw_reasoning and self._watch is not None:
+                self._watch.begin(min(before, len(self._ids)))
             self._saw_reasoning = True
-            self._counts.reasoned(piece.text, alone=len(pieces) == 1)
-            text = piece.text if self._cutter is None else self._cutter.push(piece.text, total)
+            self._read += len(piece.text)
+            self.counts.reasoned(piece.text, alone=len(pieces) == 1)
+            text = piece.text if self._watch is None else self._pushed(piece.text)
+            self._shown += len(text)
             if text:
+                yield from self._released(up_to=self._shown - len(text))
                 yield Delta("reasoning", text, ids if text == piece.text else ())
             if self.stopped:
                 return
 
+    def _pushed(self, text: str) -> str:
+        assert self._watch is not None
+        whole = self._splitter is None or not self._splitter.held
+        return self._watch.push(text, self.counts.reasoning, len(self._ids) if whole else None)
+
     def _flushed(self) -> Iterator[Delta]:
-        if self._cutter is not None and (text := self._cutter.flush()):
+        if self._watch is not None and self._watch.cut is None and (text := self._watch.flush()):
+            self._shown += len(text)
             yield Delta("reasoning", text)
 
-    def _answer(self, pieces: list[Piece]) -> Iterator[Delta]:
-        for piece in pieces:
-            text = piece.text
-            if piece.channel == "content" and not self._whole_answer:
-                text = self._to_closing_brace(text)
-            if text:
-                yield Delta(piece.channel, text)
-            if self.answered:
-                return
+    def _released(self, up_to: int | None = None) -> Iterator[Delta]:
+        """Choice fields (logprobs, ...) whose text was shown."""
+        limit = self._shown if up_to is None else up_to
+        while self._pending and self._pending[0][0] <= limit:
+            yield Delta("content", "", choice_extra=self._pending.pop(0)[1])
 
-    def _to_closing_brace(self, text: str) -> str:
-        """The text up to the brace that closes the answer form, which ends the generation."""
-        for place, character in enumerate(text):
-            self._depth += (character == "{") - (character == "}")
-            if self._depth == 0:
-                self.answered = True
-                return text[: place + 1]
-        return text
+    def _choice_extra(self, chunk: Chunk) -> dict[str, Any]:
+        extra = dict(chunk.choice_extra)
+        if self.request.body.get("return_token_ids"):
+            if chunk.token_ids:
+                extra["token_ids"] = list(chunk.token_ids)
+            if chunk.prompt_ids and self.request.messages is None:
+                extra["prompt_token_ids"] = list(chunk.prompt_ids)
+        return extra
 
     def _note(self, chunk: Chunk) -> None:
-        self._finish = chunk.finish_reason or self._finish
-        self._extra |= chunk.extra
+        self.finish = chunk.finish_reason or self.finish
+        self._stop_string = self._stop_string or isinstance(chunk.choice_extra.get("stop_reason"), str)
+        if "stop_reason" not in chunk.choice_extra and chunk.finish_reason == "stop" and self.request.stop:
+            self._stop_string = True  # a server that does not tell may have met one
+        self._ids += chunk.token_ids
+        self.prompt_ids = chunk.prompt_ids or self.prompt_ids
+        if (chunk.reasoning or chunk.content) and not chunk.token_ids:
+            self._all_ids = False
+        extra = dict(chunk.extra)
+        if not self.request.body.get("return_token_ids"):
+            extra.pop("prompt_token_ids", None)
+        self.extra |= extra
 
-    @staticmethod
-    def _handed_on(chunk: Chunk) -> Iterator[Delta]:
-        if chunk.delta_extra or chunk.choice_extra:
-            yield Delta(
-                "content", "", extra=chunk.delta_extra or None, choice_extra=chunk.choice_extra or None
-            )
+
+def estimated_prompt(run: UpstreamRun, chars_per_token: float) -> tuple[int, bool]:
+    """(tokens of the prompt, whether they were counted and not estimated)."""
+    if run.prompt_ids:
+        return len(run.prompt_ids), True
+    if (told := run.counts.prompt) is not None:
+        return told, True
+    request = run.request
+    if isinstance(request.prompt, tuple):
+        return len(request.prompt), True
+    text = request.prompt if request.prompt is not None else "".join(map(_text_of, request.messages or ()))
+    return max(1, estimated_tokens(text, chars_per_token)), False
+
+
+def _text_of(message: Any) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return str(content or "")
+
+
+def _start(
+    request: GenerationRequest, profile: ModelProfile, settings: UpstreamSettings, opens: bool
+) -> tuple[bool, bool]:
+    """(whether the prompt opens thinking, whether the model thinks at all), as far as the request tells."""
+    if request.messages is None:
+        prompt = request.prompt if isinstance(request.prompt, str) else ""
+        return profile.after_prompt(prompt).thinking, True
+    start = profile.start(request.template)
+    given = any(request.template.get(name) is False for name in profile.thinking_switch)
+    if given:
+        return False, False
+    return opens or settings.thinking_opened_by_template or start == "opened", True

@@ -67,6 +67,8 @@ def _object(data: bytes) -> dict[str, Any]:
         raise UpstreamError("the upstream sent JSON that is no object. Check the upstream URL.", 502)
     if body.get("error"):
         raise _told(body["error"])
+    if body.get("object") == "error":  # vLLM's older shape
+        raise _told(body)
     return body
 
 

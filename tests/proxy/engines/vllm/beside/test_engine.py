@@ -65,6 +65,13 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
+def parsing() -> Iterator[Stack]:
+    """A server that says that it parses thinking."""
+    with ExitStack() as servers:
+        yield Stack(servers, parser=True)
+
+
+@pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_probe(threshold_probe(), tmp_path_factory.mktemp("probes") / "probe")
 
@@ -101,8 +108,8 @@ def metric(base: str, name: str) -> float:
 def test_a_request_without_control_goes_on_untouched(stack: Stack) -> None:
     body = {
         "model": "any/name", "messages": MESSAGES, "vendor": {"deep": [1, None]}, "max_tokens": 400,
-        "stop": ["never"], "logprobs": True, "vllm_xargs": {"mine": 1}, "desist": {"mode": "off"},
-        "tools": [{"type": "function"}],
+        "stop": ["never"], "logprobs": True, "vllm_xargs": {"mine": 1},
+        "desist": {"mode": "off", "object": True}, "tools": [{"type": "function"}],
     }  # fmt: skip
     reply = ask(stack.base, **body)
     expected = {key: value for key, value in body.items() if key != "desist"}
@@ -184,7 +191,7 @@ def test_shadow_scores_and_runs_on(stack: Stack) -> None:
     ids=lambda field: next(iter(field)),
 )  # fmt: skip
 def test_a_client_s_budget_becomes_ours_and_is_enforced_once(stack: Stack, field: dict[str, Any]) -> None:
-    reply = ask(stack.base, desist={"mode": "off"}, **field)
+    reply = ask(stack.base, desist={"mode": "shadow"}, **field)
     told = reply["desist"]
     assert (told["stop_reason"], told["budget"], told["certified"]) == ("budget", 6, False)
     assert told["stop_position"] == 6
@@ -228,10 +235,46 @@ def test_what_cannot_work_is_refused_by_name(stack: Stack, body: dict[str, Any],
     assert stack.fake.bodies == []
 
 
-def test_structured_output_passes_with_a_written_answer(stack: Stack) -> None:
-    form = {"type": "json_object"}
-    ask(stack.base, response_format=form)
-    assert stack.fake.bodies[0]["response_format"] == form
+BOUND: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_object"}},
+    {"structured_outputs": {"choice": ["a"]}},
+    {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
+]
+
+
+@pytest.mark.parametrize("body", BOUND)
+def test_a_grammar_without_a_reasoning_parser_leaves_nothing_to_control(
+    stack: Stack, body: dict[str, Any]
+) -> None:
+    """vLLM binds from the first token: all that is written is the answer, and why is said."""
+    stack.fake.script = "12<|im_end|>"
+    reply = ask(stack.base, **body)
+    sent = stack.fake.bodies[0]
+    assert {name: sent[name] for name in body} == body
+    assert "vllm_xargs" not in sent
+    assert texts(reply) == ("", "12")
+    assert "--reasoning-parser desist-desist-reasoner" in reply["desist"]["uncontrolled"]
+    stack.fake.script = "12<|im_end|>"
+    assert ask(stack.base, desist={"mode": "off"}, **body)["desist"]["uncontrolled"] is None
+
+
+@pytest.mark.parametrize("body", BOUND)
+def test_a_grammar_behind_a_reasoning_parser_is_controlled(parsing: Stack, body: dict[str, Any]) -> None:
+    """Thinking is free and stopped as ever. vLLM would bind it where the client asks for none of it."""
+    reply = ask(parsing.base, include_reasoning=False, **body)
+    sent = parsing.fake.bodies.pop()
+    assert {name: sent[name] for name in body} == body
+    assert "include_reasoning" not in sent
+    assert sent["vllm_xargs"]["desist_mode"] == "active"
+    assert (reply["desist"]["stop_reason"], reply["desist"]["uncontrolled"]) == ("probe", None)
+    message = reply["choices"][0]["message"]
+    assert message["content"].startswith(ANSWER[:3])
+    assert not message.get("reasoning")
+
+
+def test_a_plain_request_keeps_its_wish_for_no_reasoning(parsing: Stack) -> None:
+    ask(parsing.base, include_reasoning=False)
+    assert parsing.fake.bodies.pop()["include_reasoning"] is False
 
 
 def test_choices_and_prompts_are_requests_of_their_own(stack: Stack) -> None:
@@ -245,7 +288,8 @@ def test_choices_and_prompts_are_requests_of_their_own(stack: Stack) -> None:
     found = HTTP.post(url, json={"prompt": [prompt, prompt]}).json()["choices"]
     assert [choice["text"] for choice in found] == [ANSWER] * 2
     assert all(choice["reasoning"].strip().endswith(SENTENCE.strip()) for choice in found)
-    raw = HTTP.post(url, json={"prompt": prompt, "desist": {"mode": "off"}}).json()["choices"][0]
+    off = {"prompt": prompt, "desist": {"mode": "off", "object": True}}
+    raw = HTTP.post(url, json=off).json()["choices"][0]
     assert raw["text"] == f"{THOUGHTS}\n\n\n{ANSWER}"
 
 
@@ -366,6 +410,6 @@ def test_a_candidate_scores_beside_the_one_that_decides(stack: Stack, probe: Pat
         assert metric(base, 'desist_vllm_proxy_decisions_total{outcome="in_time"}') == 0
         assert all(event.hidden is not None and event.scores for event in seen)
         seen.clear()
-        ask(base, desist={"mode": "off"})  # observed all the same, and scored by nobody
+        ask(base, desist={"mode": "off", "object": True})  # observed all the same, and scored by nobody
         assert seen
         assert all(event.scores == {} for event in seen)

@@ -44,6 +44,7 @@ def test_the_built_in_reasoner() -> None:
     assert value(launch, "--model") == str(builtin_model())
     assert value(launch, "--served-model-name") == "desist-reasoner"
     assert value(launch, "--logits-processors") == PROCESSOR
+    assert value(launch, "--reasoning-parser") == "desist-desist-reasoner"  # or a grammar binds thinking
     assert launch.url == f"http://127.0.0.1:{value(launch, '--port')}"
     made = config(launch)
     assert (made.profile, made.decide, made.stream) == ("desist-reasoner", "engine", None)
@@ -77,12 +78,21 @@ def test_a_model_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--served-model-name" not in launch.arguments
     assert launch.arguments[-2:] == ("--max-num-seqs", "8")
     assert value(launch, "--data-parallel-size") == "2"
+    assert value(launch, "--reasoning-parser") == "desist-qwen3"
+    assert "--structured-outputs-config" not in launch.arguments
     assert launch.url == "http://127.0.0.1:9999"
     assert launch.events == ("tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001")
     assert launch.commands[1] == launch.commands[0] + "_dp1"
     assert launch.environ["VLLM_PLUGINS"] == "theirs,desist"
     made = config(launch)
     assert (made.profile, made.probe, made.certificates) == ("qwen3", None, ())
+
+
+@pytest.mark.parametrize("args", [("--reasoning-parser", "qwen3"), ("--reasoning_parser=qwen3",)])
+def test_a_reasoning_parser_of_one_s_own(args: tuple[str, ...]) -> None:
+    launch = planned(model="org/name", vllm=VllmSettings(args=args))
+    named = [argument for argument in launch.arguments if argument.startswith("--reasoning")]
+    assert named == [args[0]]
 
 
 def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:

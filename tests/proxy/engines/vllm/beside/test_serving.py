@@ -138,7 +138,7 @@ def test_the_proxy_s_scores_are_the_engine_s(served: Served) -> None:
 def test_shadow_and_off_are_the_same_tokens(served: Served) -> None:
     for problem in PROBLEMS[:3]:
         off, shadow = (
-            served.ask(problem, temperature=0, return_token_ids=True, desist={"mode": mode})
+            served.ask(problem, temperature=0, return_token_ids=True, desist={"mode": mode, "object": True})
             for mode in ("off", "shadow")
         )
         assert off["choices"][0]["token_ids"] == shadow["choices"][0]["token_ids"]
@@ -146,7 +146,7 @@ def test_shadow_and_off_are_the_same_tokens(served: Served) -> None:
 
 
 def test_budgets_and_answer_forms(served: Served) -> None:
-    budget = served.ask(PROBLEMS[0], thinking_token_budget=15, desist={"mode": "off"})["desist"]
+    budget = served.ask(PROBLEMS[0], thinking_token_budget=15, desist={"mode": "shadow"})["desist"]
     assert (budget["stop_reason"], budget["budget"]) == ("budget", 15)
     assert 15 <= budget["stop_position"] <= 16
     extract = served.ask(PROBLEMS[0], desist={"answer": "extract", "budget": 15})

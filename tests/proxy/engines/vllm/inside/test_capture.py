@@ -66,7 +66,7 @@ def expected(model: Path, run: Any) -> list[np.ndarray]:
     return transformers_states(model, [(*prompt, *tokens) for prompt, tokens in zip(*run, strict=True)])
 
 
-def test_every_row_equals_transformers_at_every_tap(
+def test_R47_R49_R51_every_row_equals_transformers_at_every_tap(
     engine: Any, model: Path, run: Any, expected: Any
 ) -> None:
     seen = engine.installed.runtime.seen
@@ -85,7 +85,7 @@ def test_every_row_equals_transformers_at_every_tap(
         assert worst.max() <= 1e-4
 
 
-def test_vllm_preempted_and_no_position_was_read_twice(engine: Any, run: Any) -> None:
+def test_R47_R49_vllm_preempted_and_no_position_was_read_twice(engine: Any, run: Any) -> None:
     assert engine.metric("vllm:num_preemptions") >= 1
     _, generated = run
     assert set(engine.installed.runtime.times.values()) == {1}
@@ -93,7 +93,7 @@ def test_vllm_preempted_and_no_position_was_read_twice(engine: Any, run: Any) ->
     assert len(engine.installed.runtime.times) == sum(map(len, generated))
 
 
-def test_streamed_states_are_those_of_the_boundaries_rows(
+def test_R53_streamed_states_are_those_of_the_boundaries_rows(
     engine: Any, model: Path, run: Any, expected: Any
 ) -> None:
     if model != MODEL:

@@ -41,14 +41,14 @@ def scheduled(fed: list[list[int]]) -> dict[str, int]:
     return {f"r{row}": len(part) for row, part in enumerate(fed)}
 
 
-def test_under_async_scheduling_the_newest_token_comes_from_the_device() -> None:
+def test_R08_under_async_scheduling_the_newest_token_comes_from_the_device() -> None:
     # Row 0 decodes token 42, which the host does not know yet; row 1 is in the middle of its prefill.
     fed = [[42], [5, 6]]
     runner = v1_runner([[1, 2, 3, -1], [5, 6, 7, 8]], [3, 0], fed, is_async=True)
     assert rows_v1.live_rows(runner, scheduled(fed), {"r0", "r1"}) == [RowOf("r0", 0, 0, 3, 42)]
 
 
-def test_an_unknown_token_on_the_host_is_never_taken_for_one() -> None:
+def test_R08_an_unknown_token_on_the_host_is_never_taken_for_one() -> None:
     fed = [[42]]
     runner = v1_runner([[1, -1]], [1], fed, is_async=False)
     assert rows_v1.live_rows(runner, scheduled(fed), {"r0"}) == [RowOf("r0", 0, 0, 1, 42)]

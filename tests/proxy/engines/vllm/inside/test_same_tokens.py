@@ -52,7 +52,7 @@ def greedy(key: str | None, mode: str = "shadow") -> Any:
     return SamplingParams(temperature=0.0, max_tokens=512, extra_args=extra)
 
 
-def test_no_plugin_plugin_off_and_shadow_generate_the_same_tokens(
+def test_R48_no_plugin_plugin_off_and_shadow_generate_the_same_tokens(
     engine: OfflineEngine, without_plugin: Any
 ) -> None:
     prompts = prompts_of(builtin_problems("test", 2, 64))

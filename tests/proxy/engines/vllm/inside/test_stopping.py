@@ -117,7 +117,7 @@ def test_shadow_scores_and_stops_nothing(engine: Any, prompts: Any) -> None:
     assert sum(event.shadow is not None for event in engine.told(Closed)) >= 12
 
 
-def test_a_budget_cuts_at_its_place_in_any_mode(engine: Any, prompts: Any) -> None:
+def test_R09_a_budget_cuts_at_its_place_in_any_mode(engine: Any, prompts: Any) -> None:
     engine.run(prompts[:1], [sampling(x_mode="off", x_budget=10)])
     (stop,) = engine.told(Stopped)
     assert stop.decision.reason == "budget"

