@@ -14,17 +14,23 @@ from fastapi import FastAPI
 
 from desist._version import __version__
 from desist.data.schema import Sampling
+from desist.proxy.access import AccessMiddleware
 from desist.proxy.activation import follower_of, with_active_pair
 from desist.proxy.certificates import load_points, running_prints
+from desist.proxy.config_follower import follow_settings
 from desist.proxy.control import CertificateLike, ControlResolver, OperatingPoint, check_offered
 from desist.proxy.engines.base import Engine
 from desist.proxy.engines.build import build_engine
 from desist.proxy.errors import CatchAllMiddleware, install_error_handlers
 from desist.proxy.headers import RequestIdMiddleware
-from desist.proxy.metrics import MetricsMiddleware
+from desist.proxy.metrics_port import metrics_port
+from desist.proxy.model_watch import learning_models
 from desist.proxy.monitoring import Monitoring, start_monitoring
-from desist.proxy.routes import chat, completions, health, metrics, models
-from desist.proxy.settings import Settings
+from desist.proxy.observing import ObserveMiddleware
+from desist.proxy.reload import load_blocks
+from desist.proxy.routes import chat, completions, health, metrics, mode, models, openapi, responses, stop
+from desist.proxy.routes.relay import relay_others
+from desist.proxy.settings import Settings, Source
 from desist.proxy.state import ProxyState
 
 __all__ = ["create_app"]
@@ -35,11 +41,13 @@ def create_app(
     *,
     engine: Engine | None = None,
     certificates: Sequence[CertificateLike | OperatingPoint] | None = None,
+    source: Source | None = None,
 ) -> FastAPI:
     """The proxy as an ASGI app.
 
     `engine`: what generates (default: the one that `settings` names). `certificates`: the operating points,
-    the default one first (default: the files that `settings` names). Its lifespan raises `NotOffered`,
+    the default one first (default: the files that `settings` names). `source`: where `settings` were read
+    from; it is followed while the app runs (None: they stay as they are). Its lifespan raises `NotOffered`,
     `ArtifactMismatch` or `EngineError` where the parts do not fit together.
     """
     asked, settings = settings, with_active_pair(settings)
@@ -63,12 +71,18 @@ def create_app(
                 await follower.take()
                 state.details["activation"] = lambda: follower.failure
                 following = asyncio.create_task(follower.run())
+            state.block_points = load_blocks(state, settings)
+            state.details["mode"] = state.switch.detail
+            await state.switch.apply()
             state.started_at, state.started = int(state.clock()), True
-            yield
+            with metrics_port(settings.metrics, state.metrics) as state.metrics_port:
+                async with follow_settings(state, source), learning_models(state):
+                    yield
         finally:
             state.started = False
             if following is not None:
                 following.cancel()
+            await state.relay.close()
             await state.engine.close()
             if monitoring is not None:
                 await monitoring.close()
@@ -80,15 +94,18 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.desist = state
     install_error_handlers(app)
-    for module in (chat, completions, models, health, metrics):
+    for module in (chat, completions, responses, models, stop, mode, openapi, health, metrics):
         app.include_router(module.router)
+    app.router.default = relay_others
     # The last one added is the outermost.
     app.add_middleware(CatchAllMiddleware)
+    app.add_middleware(AccessMiddleware, state=state)
     app.add_middleware(RequestIdMiddleware, new_id=state.new_id)
-    app.add_middleware(MetricsMiddleware, metrics=state.metrics)
+    app.add_middleware(ObserveMiddleware, metrics=state.metrics)
     return app
 
 

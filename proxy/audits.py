@@ -23,7 +23,8 @@ from desist.data.judges import answers_equal
 from desist.proxy.control import OperatingPoint, Resolved
 from desist.proxy.engines.base import Audited, Engine, GenerationRequest
 from desist.proxy.metrics import Metrics
-from desist.proxy.monitor_settings import MonitorSettings
+from desist.proxy.settings import MonitorSettings
+from desist.proxy.tenants import EVERYONE, Tenant
 from desist.proxy.watch import Watch, under_certificate
 
 __all__ = ["AuditDesk", "judged"]
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 class _Ticket:
     point: OperatingPoint
     number: int | None
+    tenant: Tenant
 
 
 class AuditDesk:
@@ -74,14 +76,21 @@ class AuditDesk:
         """Audits that were begun and are not judged yet."""
         return len(self._open) + len(self._judging)
 
-    def toss(self, resolved: Resolved, request: GenerationRequest, limit: int | None) -> bool:
+    def toss(
+        self,
+        resolved: Resolved,
+        request: GenerationRequest,
+        limit: int | None,
+        tenant: Tenant = EVERYONE,
+    ) -> bool:
         """Whether this request is audited. Called before it starts; True opens its audit.
 
-        `limit`: max_tokens of the calibration. Only active requests under their certificate take part.
+        `limit`: max_tokens of the calibration. Only active requests under their certificate take part, and
+        none of a tenant that opted out.
         """
         rate = self._settings.audit_rate
         point = resolved.point
-        if rate <= 0 or point is None or resolved.control.mode != "active":
+        if rate <= 0 or point is None or resolved.control.mode != "active" or not tenant.audits:
             return False
         if not under_certificate(resolved, request, limit):
             return False
@@ -93,7 +102,7 @@ class AuditDesk:
         number = None
         if self._table is not None:
             number = self._table.open(point.digest, self._problem(request))
-        self._open[request.request_id] = _Ticket(point, number)
+        self._open[request.request_id] = _Ticket(point, number, tenant)
         return True
 
     def left(self, request_id: str) -> None:
@@ -129,7 +138,7 @@ class AuditDesk:
                 full_tokens=audited.full_tokens,
                 extra_tokens=audited.extra_tokens,
             )
-        self._watch.lost(ticket.point, float(verdict != "same"))
+        self._watch.lost(ticket.point, float(verdict != "same"), ticket.tenant)
 
     def _problem(self, request: GenerationRequest) -> bytes:
         asked: Any = request.messages if request.messages is not None else request.prompt

@@ -11,16 +11,9 @@ from typing import Any
 from desist.data.errors import EngineError
 from desist.proxy.engines.base import Delta, Event, Finished
 
-__all__ = ["ChoiceBuffer", "is_silent", "reasoning_fields"]
+__all__ = ["ChoiceBuffer", "is_silent"]
 
 _NAMES = ("id", "type", "role", "name")  # come whole, never in pieces
-
-
-def reasoning_fields(text: str | None, which: str) -> dict[str, Any]:
-    """The message field(s) that carry thinking: `which` is "both" or one of the two names."""
-    if which == "both":
-        return {"reasoning": text, "reasoning_content": text}
-    return {which: text}
 
 
 class ChoiceBuffer:

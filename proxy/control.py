@@ -1,101 +1,31 @@
-"""Resolves how one request is controlled: `desist` field > explicit budget > effort name > server default.
+"""Resolves how one request is controlled: `desist` object > header > other fields > server's default.
 
-Knows certificates as operating points (an exact alpha and a policy). Does not know engines beyond the
-names of what they offer, and nothing of HTTP but the names of the fields that it blames.
+Knows certificates as operating points (an exact alpha and a policy) and a tenant's ceilings: a client may ask
+for less than these, never for more. Does not know engines beyond the names of what they offer, and nothing of
+HTTP but the names of the fields that it blames. What fields there are: `desist.proxy.controls`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol, cast, get_args
+from typing import Any
 
 from desist.controller.core import AnswerMode, Control, Mode, Policy
-from desist.data.errors import CalibrationError, NotOffered
+from desist.data.errors import CalibrationError
 from desist.data.schema import Sampling
-from desist.proxy.engines.base import Need
-from desist.proxy.errors import ApiError, shorten
+from desist.proxy.controls.asked import Asked, Said, read_own, with_natives
+from desist.proxy.controls.budget import BudgetChoice, choose_budget
+from desist.proxy.controls.values import ReasoningFormat, parse_alpha
+from desist.proxy.errors import ApiError
 from desist.proxy.estimates import EstimateTable
-from desist.proxy.schemas import CommonBody, DesistField, parse_alpha
+from desist.proxy.points import CertificateLike, OperatingPoint, check_offered, needs_of, of_group
 from desist.proxy.settings import ControlSettings
-
-if TYPE_CHECKING:
-    from desist.calibration.drift_reference import DriftReference
+from desist.proxy.tenants import EVERYONE, Tenant, lower_mode
 
 __all__ = ["CertificateLike", "ControlResolver", "OperatingPoint", "Resolved", "check_offered", "needs_of"]
-
-# What each scorer of a policy reads (design, section 5). Unknown names are taken to read hidden states.
-_NEEDS: Mapping[str, frozenset[Need]] = {
-    "position": frozenset({"text"}),
-    "first_cue": frozenset({"text"}),
-    "agreement": frozenset({"text", "forced_answer"}),
-    "confidence": frozenset({"text", "forced_answer", "logprobs"}),
-}
-
-
-class CertificateLike(Protocol):
-    """What the proxy reads of a certificate."""
-
-    @property
-    def alpha(self) -> Fraction: ...
-    @property
-    def loss(self) -> str: ...
-    @property
-    def answer_mode(self) -> AnswerMode: ...
-    def policy(self, lam: float | None = None, /) -> Policy: ...
-
-
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """A certificate as the proxy uses it. `estimates`: how much reasoning is left (None: unknown).
-
-    `voided`: fields that differ from what was calibrated, where it was loaded by force all the same.
-    `certificate`: what is asked whether another threshold is covered (None: no other one is). `drift`: its
-    calibration traces as the beginning of a drift detector's history (None: drift is not watched).
-    """
-
-    alpha: Fraction
-    loss: str
-    answer: AnswerMode
-    policy: Policy
-    name: str = ""
-    estimates: EstimateTable | None = None
-    voided: tuple[str, ...] = ()
-    certificate: CertificateLike | None = None
-    drift: DriftReference | None = None
-
-    @property
-    def digest(self) -> str:
-        """Names the certificate; empty where it has no digest."""
-        return str(getattr(self.certificate, "digest", ""))
-
-    @property
-    def judge(self) -> str:
-        """Who decides that two answers are the same."""
-        return str(getattr(self.certificate, "judge", "math"))
-
-    @classmethod
-    def of(
-        cls,
-        certificate: CertificateLike,
-        *,
-        name: str = "",
-        estimates: EstimateTable | None = None,
-        drift: DriftReference | None = None,
-    ) -> OperatingPoint:
-        return cls(
-            certificate.alpha,
-            certificate.loss,
-            certificate.answer_mode,
-            certificate.policy(),
-            name,
-            estimates,
-            tuple(getattr(certificate, "voided", ())),
-            certificate,
-            drift,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,36 +33,32 @@ class Resolved:
     """The control of one request and the operating point behind it.
 
     `uncontrolled` says why its thinking cannot be stopped although that was asked for, `uncertified` why a
-    stop would be outside the certificate.
+    stop would be outside the certificate. `budget_by`: the field, header or setting that the budget comes
+    from. `notices`: what the client should know, one sentence each. `asked`: all that the request said.
     """
 
     control: Control
     point: OperatingPoint | None = None
     uncontrolled: str | None = None
     uncertified: str | None = None
+    budget_by: str | None = None
+    notices: tuple[str, ...] = ()
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def estimates(self) -> EstimateTable | None:
         return self.point.estimates if self.point else None
 
+    @property
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """How the request wants its thinking shown; None: it does not say.
 
-def needs_of(policy: Policy) -> frozenset[Need]:
-    """What the policy's scorer reads; nothing for a policy that never stops."""
-    return frozenset() if policy.lam is None else _NEEDS.get(policy.scorer, frozenset({"hidden"}))
-
-
-def check_offered(engine: str, offers: Collection[Need], points: Sequence[OperatingPoint]) -> None:
-    """Refuse at start-up what the engine cannot do. Raises `NotOffered` naming the missing signal."""
-    for point in points:
-        missing = sorted(needs_of(point.policy) - set(offers))
-        offered = ", ".join(sorted(offers)) or "nothing"
-        if missing:
-            raise NotOffered(
-                f"certificate '{point.name or point.alpha}' decides by scorer '{point.policy.scorer}', which "
-                f"reads {', '.join(missing)}; engine '{engine}' offers {offered}. "
-                "Use an engine that offers it (--engine embedded or vllm), or leave the certificate out and "
-                "set control.budget."
-            )
+        Ours first; of the others one that hides or inlines it, since "as fields" is what servers do anyway.
+        """
+        if self.asked.own_format is not None:
+            return self.asked.own_format.value
+        said = [each.value for each in self.asked.formats]
+        return next((each for each in ("none", "inline", "field") if each in said), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +76,90 @@ class ControlResolver:
     percent: int = 100
     coin: Callable[[], float] = random.random
 
-    def resolve(self, body: CommonBody, sampling: Sampling, header_mode: str | None = None) -> Resolved:
-        """The control for `body`. Raises `ApiError` (400) that names the field."""
-        asked = body.desist or DesistField()
-        mode = self._mode(asked, header_mode)
-        budget, from_request = self._budget(body, asked)
-        if mode != "active" and not from_request:
-            budget = None  # the server's own limit is part of what "active" means; the client's always holds
+    def mode_of(
+        self, asked: Asked, *, tenant: Tenant = EVERYONE, defaults: ControlSettings | None = None
+    ) -> Mode:
+        """The mode of a request: its own, or the server's as far as the tenant may have it.
+
+        Raises `ApiError` 403 where the request asks for more than the tenant may have: off < shadow < active.
+        """
+        if asked.mode is None:
+            return lower_mode((defaults or self.defaults).mode, tenant.mode)
+        if not tenant.allows_mode(asked.mode.value):
+            raise _above(asked.mode, f"mode '{asked.mode.value}'", f"'{tenant.mode}'")
+        return asked.mode.value
+
+    def resolve(
+        self,
+        body: Mapping[str, Any],
+        own: Mapping[str, Any],
+        headers: Mapping[str, str],
+        sampling: Sampling,
+        *,
+        tenant: Tenant = EVERYONE,
+        defaults: ControlSettings | None = None,
+        passes_through: bool = False,
+        cap: Mode = "active",
+    ) -> Resolved:
+        """The control for a request. Raises `ApiError`, 400 or 403, that names the field.
+
+        `body`: as the client sent it; `own`: what its `desist` object says, checked. `defaults`: the settings
+        of its model (None: the server's). `passes_through`: a server behind reads the other fields itself, so
+        that in mode "off" they are left to it, unless a tenant's budget must hold. `cap`: the highest mode
+        that anybody may use now; it takes back the server's own budget too, and nobody is refused for it.
+        """
+        defaults = defaults or self.defaults
+        asked = read_own(own, headers)
+        wanted = self.mode_of(asked, tenant=tenant, defaults=defaults)
+        mode = lower_mode(wanted, cap)
+        if mode != wanted:
+            asked = replace(asked, alpha=None, threshold=None)
+        if not (mode == "off" and passes_through and tenant.budget is None):
+            asked = with_natives(asked, body)
+        choice = choose_budget(
+            asked,
+            mode=mode,
+            default=defaults.budget,
+            efforts=defaults.efforts,
+            tenant=tenant,
+            max_tokens=sampling.max_tokens,
+            min_answer_tokens=defaults.min_answer_tokens,
+        )
+        found = self._controlled(asked, mode, choice, sampling, tenant, defaults)
+        if mode != wanted:
+            found = replace(found, uncontrolled=f"the operator's kill switch is at {cap}")
+        return replace(found, budget_by=choice.by, notices=choice.notices, asked=asked)
+
+    def _controlled(
+        self,
+        asked: Asked,
+        mode: Mode,
+        choice: BudgetChoice,
+        sampling: Sampling,
+        tenant: Tenant,
+        defaults: ControlSettings,
+    ) -> Resolved:
+        budget, answer = choice.budget, asked.answer.value if asked.answer else defaults.answer
         if mode == "off":
-            if asked.alpha is not None:
-                raise ApiError(
-                    400,
-                    f"'desist.alpha' is {_decimal(asked.alpha)} but the mode is 'off'. Leave alpha out or "
-                    "send desist.mode 'shadow' or 'active'.",
-                    param="desist.alpha",
-                    code="invalid_value",
-                )
-            return Resolved(Control("off", Policy(), budget, self._answer(asked)))
-        answer = self._answer(asked)
-        point = self._point(asked.alpha, answer)
+            for idle in (asked.alpha, asked.threshold):
+                if idle is not None:
+                    raise ApiError(
+                        400,
+                        f"'{idle.by}' is {float(idle.value):.6g} but the mode is 'off'. Leave it out or "
+                        "ask for mode 'shadow' or 'active'.",
+                        param=idle.by,
+                        code="invalid_value",
+                    )
+            return Resolved(Control("off", Policy(), budget, answer))
+        point = self._point(asked.alpha, answer, tenant, defaults)
+        if asked.threshold is not None and (point is None or point.policy.lam is None):
+            raise ApiError(
+                400,
+                f"'{asked.threshold.by}' is {asked.threshold.value:.6g}, but no certificate that stops is in "
+                "use, so that it would have no effect. Leave it out.",
+                param=asked.threshold.by,
+                code="not_certified",
+            )
         if point is None:
             note = None if budget is not None else "no certificate is loaded: thinking runs unstopped"
             return Resolved(Control(mode, Policy(), budget, answer), None, note)
@@ -182,85 +173,42 @@ class ControlResolver:
         policy = replace(policy, certified=False) if why else policy
         return Resolved(Control(mode, policy, budget, answer), point, uncertified=why)
 
-    def _threshold(self, point: OperatingPoint, asked: float | None) -> Policy:
+    def _threshold(self, point: OperatingPoint, asked: Said[float] | None) -> Policy:
         """The point's policy, or with another threshold that its certificate covers; never a lower one."""
         if asked is None:
             return point.policy
         lowest = point.policy.lam
         try:
-            if lowest is None or asked < lowest or point.certificate is None:
+            if lowest is None or asked.value < lowest or point.certificate is None:
                 raise CalibrationError(
                     f"the certificate's threshold is {lowest}; lower ones are not covered."
                 )
-            return point.certificate.policy(asked)
+            return point.certificate.policy(asked.value)
         except CalibrationError as error:
             raise ApiError(
                 400,
-                f"'desist.threshold' is {asked:.6g}: {error}",
-                param="desist.threshold",
+                f"'{asked.by}' is {asked.value:.6g}: {error}",
+                param=asked.by,
                 code="not_certified",
             ) from error
 
-    def _mode(self, asked: DesistField, header_mode: str | None) -> Mode:
-        if asked.mode is not None:
-            return asked.mode
-        if header_mode is None:
-            return self.defaults.mode
-        for mode in get_args(Mode):
-            if header_mode.strip().lower() == mode:
-                return cast(Mode, mode)
-        raise ApiError(
-            400,
-            f"header x-desist-mode is {shorten(header_mode)}. Send off, shadow or active.",
-            param="x-desist-mode",
-            code="invalid_value",
-        )
+    def _point(
+        self, asked: Said[Fraction] | None, answer: AnswerMode, tenant: Tenant, defaults: ControlSettings
+    ) -> OperatingPoint | None:
+        """The operating point for `asked`: equal, else the nearest stricter one, else refused.
 
-    def _budget(self, body: CommonBody, asked: DesistField) -> tuple[int | None, bool]:
-        """(budget or None, whether the request said it). One path for all aliases; -1 and null: no limit."""
-        if "budget" in asked.model_fields_set:
-            return _limit(asked.budget), True
-        given = {
-            "thinking_token_budget": body.thinking_token_budget,
-            "thinking_budget": body.thinking_budget,
-            "reasoning.max_tokens": body.reasoning.max_tokens if body.reasoning else None,
-            "thinking.budget_tokens": body.thinking.budget_tokens if body.thinking else None,
-        }
-        said = {name: value for name, value in given.items() if value is not None}
-        if len(set(said.values())) > 1:
-            words = ", ".join(f"{name}={value}" for name, value in said.items())
-            raise ApiError(
-                400,
-                f"the request names two budgets: {words}. Send one.",
-                param=next(iter(said)),
-                code="conflict",
-            )
-        if said:
-            return _limit(next(iter(said.values()))), True
-        effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
-        if effort is not None and self.defaults.efforts:
-            if effort not in self.defaults.efforts:
-                raise ApiError(
-                    400,
-                    f"'reasoning_effort' is {shorten(effort)}. Send one of: "
-                    f"{', '.join(self.defaults.efforts)}; or an exact desist.budget.",
-                    param="reasoning_effort",
-                    code="invalid_value",
-                )
-            return self.defaults.efforts[effort], True
-        return self.defaults.budget, False
-
-    def _answer(self, asked: DesistField) -> AnswerMode:
-        return asked.answer or self.defaults.answer
-
-    def _point(self, asked: Fraction | None, answer: AnswerMode) -> OperatingPoint | None:
-        """The operating point for `asked`: equal, else the nearest stricter one, else refused."""
-        alpha = asked
-        if alpha is None and self.defaults.alpha is not None:
-            alpha = parse_alpha(self.defaults.alpha)
+        Without it the server's alpha; without that the first point whose alpha the tenant may have.
+        """
+        if asked is not None and not tenant.allows_alpha(asked.value):
+            raise _above(asked, f"alpha {_decimal(asked.value)}", _decimal(tenant.alpha or asked.value))
+        alpha = asked.value if asked is not None else None
+        if alpha is None and defaults.alpha is not None:
+            alpha = parse_alpha(defaults.alpha)
         points = self.points
         if self.former is not None and 100 * self.coin() >= self.percent:
             points = self.former
+        grouped = of_group(points, tenant.group)
+        points = tuple(point for point in grouped if tenant.allows_alpha(point.alpha))
         fitting = [point for point in points if point.answer == answer] or list(points)
         if alpha is None:
             return fitting[0] if fitting else None
@@ -272,9 +220,9 @@ class ControlResolver:
         exists = ", ".join(f"{_decimal(p.alpha)} ({p.loss})" for p in fitting) or "none is loaded"
         raise ApiError(
             400,
-            f"'desist.alpha' is {_decimal(alpha)}: no certificate tolerates so little. Certified: {exists}. "
+            f"'{asked.by}' is {_decimal(alpha)}: no certificate tolerates so little. Certified: {exists}. "
             "Send one of these or a larger alpha, or make one with `desist calibrate`.",
-            param="desist.alpha",
+            param=asked.by,
             code="no_certificate",
         )
 
@@ -293,8 +241,15 @@ class ControlResolver:
         return None
 
 
-def _limit(value: int | None) -> int | None:
-    return None if value is None or value < 0 else value
+def _above(asked: Said[Any], what: str, most: str) -> ApiError:
+    """A client may tighten what its key has, never loosen it."""
+    return ApiError(
+        403,
+        f"'{asked.by}' asks for {what}; this key may have {most} at most. Send that or less, or leave "
+        "it out.",
+        param=asked.by,
+        code="above_ceiling",
+    )
 
 
 def _decimal(alpha: Fraction) -> str:

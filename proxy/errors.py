@@ -63,10 +63,11 @@ _REMEDIES = {
     "stream": "Give true or false.",
     "stream_options": 'Give an object such as {"include_usage": true}.',
     "chat_template_kwargs": 'Give an object such as {"enable_thinking": false}.',
-    "desist": 'Give an object with some of: mode ("off", "shadow", "active"), alpha (0 < alpha < 1), '
-    'budget (integer, -1 = none), answer ("write", "extract").',
+    "desist": 'Give an object with some of: mode ("off", "shadow", "active"), budget (integer, -1 = none), '
+    'effort (a name), alpha (0 < alpha < 1), threshold (0 to 1), answer ("write", "extract"), '
+    'reasoning_format ("field", "inline", "none"), object (true, false).',
 }
-_BUDGET_REMEDY = "Give an integer: -1 or null means no limit, 0 closes thinking at once."
+_BUDGET_REMEDY = "Give an integer: -1 means no limit, 0 closes thinking at once, null says nothing."
 
 
 class ApiError(DesistError):
@@ -172,7 +173,7 @@ def _is_type_tag(part: int | str) -> bool:
 
 
 def _remedy(names: list[str]) -> str:
-    if any("budget" in name for name in names) or names[:2] == ["reasoning", "max_tokens"]:
+    if any("budget" in name for name in names):
         return _BUDGET_REMEDY
     return _REMEDIES.get(names[0] if names else "", "Correct this field or leave it out.")
 

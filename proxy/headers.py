@@ -12,10 +12,24 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["MODE_HEADER", "RequestIdMiddleware", "forwarded", "header_text", "stop_headers"]
+__all__ = ["HOP_BY_HOP", "MODE_HEADER", "RequestIdMiddleware", "forwarded", "header_text", "stop_headers"]
 
 MODE_HEADER = "x-desist-mode"
-_ID_HEADERS = ("x-request-id", "x-correlation-id")
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers between two neighbours, never handed on (RFC 9110, 7.6.1); so are those that `connection` names."""
+_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 _FORWARDED = (
     "traceparent",
@@ -29,12 +43,20 @@ _TOLD = (
     ("stop_reason", "x-desist-stop-reason"),
     ("stop_position", "x-desist-stop-position"),
     ("certified", "x-desist-certified"),
+    ("certificate", "x-desist-certificate"),
     ("alpha", "x-desist-alpha"),
     ("saved_tokens_estimate", "x-desist-saved-tokens-estimate"),
     ("generated_tokens", "x-desist-generated-tokens"),
+    ("reasoning_tokens", "x-desist-reasoning-tokens"),
+    ("answer_tokens", "x-desist-answer-tokens"),
     ("forced_tokens", "x-desist-forced-tokens"),
     ("rewound_tokens", "x-desist-rewound-tokens"),
     ("uncontrolled", "x-desist-uncontrolled"),
+    ("budget", "x-desist-budget"),
+    ("budget_by", "x-desist-budget-by"),
+    ("budget_exhausted_in_thinking", "x-desist-budget-exhausted-in-thinking"),
+    ("notices", "x-desist-notice"),
+    ("overhead_ms", "x-desist-overhead-ms"),
 )
 
 
@@ -80,8 +102,10 @@ def stop_headers(told: Mapping[str, Any]) -> dict[str, str]:
     headers = {MODE_HEADER: str(told["mode"])}
     for key, name in _TOLD:
         value = told.get(key)
-        if value is None:
+        if value is None or value == []:
             continue
+        if isinstance(value, list):
+            value = "; ".join(value)
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
         headers[name] = header_text(text)
     return headers

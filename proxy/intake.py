@@ -6,7 +6,6 @@ silence: what an engine cannot do is refused, except where the field asks for no
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,37 +15,29 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from desist.data.schema import Message, Sampling
+from desist.proxy.access import tenant_of
+from desist.proxy.blocks import canonical
+from desist.proxy.body import read_body
 from desist.proxy.control import Resolved
+from desist.proxy.controls.aliases import ALIASES
+from desist.proxy.controls.onward import onward
 from desist.proxy.engines.base import GenerationRequest
 from desist.proxy.errors import ApiError, shorten, validation_error
-from desist.proxy.headers import MODE_HEADER, forwarded
+from desist.proxy.headers import forwarded
+from desist.proxy.history import read_reasoning, translated
+from desist.proxy.honoured import as_text, refuse_unhonoured
 from desist.proxy.schemas import ChatBody, CommonBody, CompletionBody
 from desist.proxy.state import ProxyState
+from desist.proxy.tenants import EVERYONE, Tenant
 
-__all__ = ["Intake", "authorize", "read_json", "take_chat", "take_completion"]
+__all__ = ["Intake", "read_json", "take_chat", "take_completion"]
 
 B = TypeVar("B", bound=CommonBody)
-_NOT_EXTRA = frozenset(ChatBody.model_fields) | frozenset(CompletionBody.model_fields)
-# Fields that change the answer, and the values by which they ask for nothing.
-_IDLE: Mapping[str, tuple[object, ...]] = {
-    "tools": (None, []),
-    "functions": (None, []),
-    "response_format": (None, {"type": "text"}),
-    "logit_bias": (None, {}),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "min_p": (None, 0),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "best_of": (None, 1),
-    "echo": (None, False),
-    "suffix": (None, ""),
-    "audio": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "structured_outputs": (None,),
-}
+_NOT_EXTRA = (
+    frozenset(ChatBody.model_fields)
+    | frozenset(CompletionBody.model_fields)
+    | frozenset(alias.path[0] for alias in ALIASES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,7 @@ class Intake(Generic[B]):
     resolved: Resolved
     choices: tuple[GenerationRequest, ...]
     choices_per_prompt: int
+    tenant: Tenant = EVERYONE
 
     @property
     def include_usage(self) -> bool:
@@ -66,40 +58,11 @@ class Intake(Generic[B]):
         return bool(options and options.include_usage)
 
 
-def authorize(request: Request, state: ProxyState) -> None:
-    """Check the bearer key where the proxy asks for one. Raises `ApiError` 401."""
-    keys = state.settings.api_keys
-    if not keys:
-        return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    known = [secrets.compare_digest(given.strip().encode(), key.get_secret_value().encode()) for key in keys]
-    if scheme.lower() != "bearer" or not any(known):
-        raise ApiError(
-            401,
-            "this server asks for an API key and the one given is missing or unknown. Send the header "
-            "'Authorization: Bearer KEY'.",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-
-
 async def read_json(request: Request, limit_bytes: int) -> dict[str, Any]:
     """The body as a JSON object. Raises `ApiError` 413 or 400."""
-    too_large = ApiError(
-        413,
-        f"the request body is larger than {limit_bytes} bytes. Send less, or raise limits.max_body_bytes.",
-        code="body_too_large",
-    )
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit_bytes:
-        raise too_large
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > limit_bytes:
-            raise too_large
+    data = await read_body(request, limit_bytes)
     try:
-        value = msgspec.json.decode(bytes(data))
+        value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ApiError(
@@ -114,13 +77,15 @@ async def read_json(request: Request, limit_bytes: int) -> dict[str, Any]:
     return value
 
 
-async def take_chat(request: Request, state: ProxyState) -> Intake[ChatBody]:
-    """Accept POST /v1/chat/completions. Raises `ApiError`."""
-    raw = await _read(request, state)
+async def take_chat(
+    request: Request, state: ProxyState, raw: dict[str, Any] | None = None
+) -> Intake[ChatBody]:
+    """Accept POST /v1/chat/completions, or a body that another route has made for it. Raises `ApiError`."""
+    raw = await _read(request, state) if raw is None else raw
     body = _validate(ChatBody, raw)
     messages: list[Message] = raw["messages"]
     if not state.passes_through:
-        messages = [_as_text(message, index) for index, message in enumerate(messages)]
+        messages = [as_text(message, index) for index, message in enumerate(messages)]
     n = body.n or 1
     return await _accept(request, state, body, raw, n, [{"messages": tuple(messages)}])
 
@@ -135,7 +100,6 @@ async def take_completion(request: Request, state: ProxyState) -> Intake[Complet
 
 
 async def _read(request: Request, state: ProxyState) -> dict[str, Any]:
-    authorize(request, state)
     return await read_json(request, state.settings.limits.max_body_bytes)
 
 
@@ -159,32 +123,76 @@ async def _accept(
             code="invalid_value",
         )
     if not state.passes_through:
-        _refuse_unhonoured(raw)
+        refuse_unhonoured(raw)
     model = await _model(state, body.model)
     sampling = _sampling(state, body)
-    resolved = state.resolver.resolve(body, sampling, request.headers.get(MODE_HEADER))
+    tenant = tenant_of(request)
+    resolver, defaults = state.control_for(model)
+    resolved = resolver.resolve(
+        raw,
+        body.desist.said() if body.desist else {},
+        request.headers,
+        sampling,
+        tenant=tenant,
+        defaults=defaults,
+        passes_through=state.passes_through,
+        cap=state.switch.cap,
+    )
     if state.watch is not None:
-        resolved = state.watch.capped(resolved)
+        resolved = state.watch.capped(resolved, tenant)
     identity = request.scope["desist.request_id"]
-    headers = forwarded(request.headers, identity, authorization=not state.settings.api_keys)
+    name = state.running.name_for(identity, state.new_id)
+    headers = forwarded(request.headers, identity, authorization=state.forwards_authorization)
     extra = {key: value for key, value in raw.items() if key not in _NOT_EXTRA}
+    efforts = defaults.forward_efforts
+    sent = onward(raw, efforts, shown_here=resolved.reasoning_format is not None)
+    if state.passes_through and isinstance(body, ChatBody):
+        sent["messages"] = _history(state, model, raw["messages"])
+        sources = [{"messages": tuple(sent["messages"])}]
     choices = tuple(
         GenerationRequest(
-            request_id=f"{identity}/{index}",
+            request_id=f"{name}/{index}",
             model=model,
             sampling=_nth(sampling, index),
             control=resolved.control,
             stop=body.stop,
             top_k=body.top_k if body.top_k and body.top_k > 0 else None,
-            template=body.chat_template_kwargs or {},
+            template=_template(state, raw, resolved),
             extra=extra,
-            body=raw,
+            body=sent,
             headers=headers,
             **sources[index // n],
         )
         for index in range(n * len(sources))
     )
-    return Intake(body, raw, model, resolved, choices, n)
+    return Intake(body, raw, model, resolved, choices, n, tenant)
+
+
+def _template(state: ProxyState, raw: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
+    """What the chat template is told. An engine of our own obeys every switch; a server reads them itself.
+
+    Templates call the switch by either of two names, and pass the other one over.
+    """
+    given = dict(raw.get("chat_template_kwargs") or {})
+    asked = resolved.asked
+    named = next((effort.value for effort in asked.efforts), None)
+    if asked.thinking is not None:
+        return given  # told to the template already
+    off = named == "none" if state.passes_through else named == "none" or asked.off is not None
+    if off:  # vLLM and SGLang make the same of an effort of none
+        return given | {"enable_thinking": False, "thinking": False}
+    if state.passes_through:
+        return given
+    if asked.switches:
+        given |= {"enable_thinking": True, "thinking": True}
+    return given if named is None else {"reasoning_effort": named, **given}
+
+
+def _history(state: ProxyState, model: str, messages: list[Message]) -> list[Message]:
+    """The messages, earlier thinking under the name that the server behind reads, where that is known."""
+    told = getattr(state.engine, "history_field", None)
+    thought = any(read_reasoning(each) is not None for each in messages)
+    return translated(messages, told(model) if told is not None and thought else None)
 
 
 def _nth(sampling: Sampling, index: int) -> Sampling:
@@ -207,6 +215,7 @@ def _sampling(state: ProxyState, body: CommonBody) -> Sampling:
 
 
 async def _model(state: ProxyState, asked: str | None) -> str:
+    asked = None if asked is None else canonical(state.settings, asked)
     if asked is not None and state.passes_through:
         return asked  # the server behind knows its names, aliases and adapters
     served = [card.model_id for card in await state.engine.models()]
@@ -220,34 +229,3 @@ async def _model(state: ProxyState, asked: str | None) -> str:
         param="model",
         code="model_not_found",
     )
-
-
-def _refuse_unhonoured(raw: Mapping[str, Any]) -> None:
-    for key, idle in _IDLE.items():
-        value = raw.get(key)
-        if any(value == nothing and isinstance(value, bool) == isinstance(nothing, bool) for nothing in idle):
-            continue
-        raise ApiError(
-            400,
-            f"'{key}' is {shorten(value)}: this engine cannot honour it. Leave it out, or serve the model "
-            "with vLLM and put desist before it (--upstream URL).",
-            param=key,
-            code="not_offered",
-        )
-
-
-def _as_text(message: Message, index: int) -> Message:
-    """The message with text parts joined, for engines that read texts only."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message if content is not None else {**message, "content": ""}
-    for part in content:
-        if part.get("type", "text") not in ("text", "input_text") or not isinstance(part.get("text"), str):
-            raise ApiError(
-                400,
-                f"'messages.{index}.content' has a part of type {shorten(part.get('type'))}: this engine "
-                "reads text only. Send text parts.",
-                param=f"messages.{index}.content",
-                code="not_offered",
-            )
-    return {**message, "content": "".join(part["text"] for part in content)}

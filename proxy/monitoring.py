@@ -61,7 +61,8 @@ def start_monitoring(state: ProxyState) -> Monitoring:
 def audited(state: ProxyState, intake: Intake[Any]) -> tuple[GenerationRequest, ...]:
     """The choices of an accepted request, the first of them audited where the coin says so."""
     first, *others = intake.choices
-    if state.audits is None or not state.audits.toss(intake.resolved, first, state.sampling.max_tokens):
+    desk, limit = state.audits, state.sampling.max_tokens
+    if desk is None or not desk.toss(intake.resolved, first, limit, intake.tenant):
         return intake.choices
     return (replace(first, audit=True), *others)
 
@@ -78,6 +79,7 @@ def saw(state: ProxyState, intake: Intake[Any], finished: Finished) -> None:
             finished,
             user=user if isinstance(user, str) else None,
             limit=state.sampling.max_tokens,
+            tenant=intake.tenant,
         )
     except OSError as error:
         log.error("the drift state could not be written: %s", error)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from desist.data.errors import NotOffered
 from desist.proxy.certificates import load_points, running_prints
-from desist.proxy.control import ControlResolver, check_offered
+from desist.proxy.control import ControlResolver, OperatingPoint, check_offered
 from desist.proxy.settings import Settings
 from desist.proxy.state import ProxyState
 
-__all__ = ["reload"]
+__all__ = ["load_blocks", "reload"]
 
 
 async def reload(
@@ -69,6 +69,18 @@ async def reload(
             state.resolver = before
         raise
     state.settings, state.resolver = settings, resolver
+
+
+def load_blocks(state: ProxyState, settings: Settings) -> dict[str, tuple[OperatingPoint, ...]]:
+    """The operating points of models with certificates of their own. Raises what `load_points` raises."""
+    prints = running_prints(state.engine, state.sampling)
+    points = {}
+    for name, block in settings.models.items():
+        if block.certificates is not None:
+            own = settings.model_copy(update={"certificates": block.certificates})
+            points[name] = load_points(own, prints) if block.certificates else ()
+            check_offered(settings.engine, state.engine.offers, points[name])
+    return points
 
 
 def _resolver(state: ProxyState, settings: Settings, former: Sequence[Path], percent: int) -> ControlResolver:

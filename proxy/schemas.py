@@ -1,36 +1,23 @@
 """Request bodies as pydantic models: what the proxy must understand of them, and no more.
 
 Unknown fields are allowed and kept untouched in the raw body; our own options live in the one field
-`desist`, where unknown keys are refused. Types are strict: `true` is no number and `"12"` no integer.
+`desist`, where unknown keys are refused. Types are strict: `true` is no number and `"12"` no integer. What
+the ecosystem's fields say about thinking is read by `desist.proxy.controls`, not here.
 """
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from desist.proxy.controls import values
+from desist.proxy.controls.values import parse_alpha
 
 __all__ = ["Alpha", "ChatBody", "CommonBody", "CompletionBody", "DesistField", "parse_alpha"]
 
-_ALPHA = re.compile(r"(\d{1,9}/[1-9]\d{0,8})|(\d{0,3}\.?\d{1,20}([eE]-\d{1,2})?)")
 _MAX_SEED = 2**63
-
-
-def parse_alpha(value: object) -> Fraction:
-    """An exact alpha from a number or a text such as "0.05" or "1/20". Raises ValueError."""
-    if isinstance(value, Fraction):
-        alpha = value
-    elif isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError("must be a number or a text such as '0.05' or '1/20'")
-    elif not _ALPHA.fullmatch(text := str(value).strip()):
-        raise ValueError("must be a number between 0 and 1, such as 0.05 or '1/20'")
-    else:
-        alpha = Fraction(text)
-    if not 0 < alpha < 1:
-        raise ValueError("must lie between 0 and 1, both excluded")
-    return alpha
 
 
 def _stops(value: object) -> object:
@@ -66,7 +53,7 @@ def _content(value: object) -> object:
 
 
 Alpha = Annotated[Fraction, BeforeValidator(parse_alpha)]
-Budget = Annotated[int, Field(ge=-1, le=2**31)]
+Budget = Annotated[int, Field(ge=-1, lt=2**63)]
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -77,32 +64,28 @@ class _Open(BaseModel):
 
 
 class DesistField(BaseModel):
-    """Our own options of one request."""
+    """Our own options of one request. What they mean: `desist.proxy.controls.aliases.OWN`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
-    mode: Literal["off", "shadow", "active"] | None = None
+    mode: Annotated[Literal["off", "shadow", "active"] | None, BeforeValidator(values.mode_value)] = None
+    budget: Annotated[Budget | None, BeforeValidator(values.budget_value)] = None
+    effort: Annotated[str | None, BeforeValidator(values.effort_value)] = None
     alpha: Alpha | None = None
-    budget: Budget | None = None
-    answer: Literal["write", "extract"] | None = None
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    threshold: Annotated[float | None, BeforeValidator(values.threshold_value)] = None
+    answer: Annotated[Literal["write", "extract"] | None, BeforeValidator(values.answer_value)] = None
+    reasoning_format: Annotated[
+        Literal["field", "inline", "none"] | None, BeforeValidator(values.format_value)
+    ] = None
+    object: Annotated[bool | None, BeforeValidator(values.flag_value)] = None
+
+    def said(self) -> dict[str, Any]:
+        """What it says, by name; null says nothing."""
+        return {name: value for name, value in self if value is not None}
 
 
 class StreamOptions(_Open):
     include_usage: bool | None = None
-
-
-class ReasoningAlias(_Open):
-    """OpenRouter's form of effort and budget."""
-
-    effort: str | None = None
-    max_tokens: Budget | None = None
-
-
-class ThinkingAlias(_Open):
-    """Anthropic's form of a budget."""
-
-    budget_tokens: Budget | None = None
 
 
 class CommonBody(_Open):
@@ -118,23 +101,8 @@ class CommonBody(_Open):
     seed: Annotated[int, Field(ge=-_MAX_SEED, lt=_MAX_SEED)] | None = None
     stop: Annotated[tuple[str, ...], BeforeValidator(_stops)] = ()
     max_tokens: Count | None = None
-    reasoning_effort: str | None = None
-    reasoning: ReasoningAlias | None = None
-    thinking: ThinkingAlias | None = None
-    thinking_token_budget: Budget | None = None
-    thinking_budget: Budget | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     desist: DesistField | None = None
-
-    @model_validator(mode="after")
-    def _no_lost_budget(self) -> Self:
-        lost = [key for key in self.chat_template_kwargs or {} if "budget" in key]
-        if lost:
-            raise ValueError(
-                f"chat_template_kwargs.{lost[0]} has no effect there. Send desist.budget or "
-                "thinking_token_budget at the top level of the body"
-            )
-        return self
 
 
 class ChatMessage(_Open):
@@ -150,8 +118,9 @@ class ChatBody(CommonBody):
 
     @property
     def limit(self) -> int | None:
-        """The limit on reasoning and answer together, in tokens."""
-        return self.max_completion_tokens or self.max_tokens
+        """The limit on reasoning and answer together, in tokens: servers differ, so the smaller counts."""
+        given = [limit for limit in (self.max_completion_tokens, self.max_tokens) if limit is not None]
+        return min(given, default=None)
 
 
 class CompletionBody(CommonBody):

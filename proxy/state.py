@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 
 from desist.data.schema import Sampling
-from desist.proxy.control import ControlResolver
+from desist.proxy.access import Access
+from desist.proxy.admission import Admission
+from desist.proxy.blocks import control_of
+from desist.proxy.control import ControlResolver, OperatingPoint
 from desist.proxy.engines.base import Engine
 from desist.proxy.metrics import Metrics
-from desist.proxy.settings import Settings
+from desist.proxy.relay_connection import Relay
+from desist.proxy.responses.store import ResponseStore
+from desist.proxy.running import Running
+from desist.proxy.settings import ControlSettings, Settings
+from desist.proxy.switch import ModeSwitch
 
 if TYPE_CHECKING:
     from desist.proxy.audits import AuditDesk
     from desist.proxy.watch import Watch
 
-__all__ = ["ProxyState", "new_id", "state_of"]
+__all__ = ["ProxyState", "new_id", "state_of", "state_of_app"]
 
 
 def new_id() -> str:
@@ -37,6 +44,7 @@ class ProxyState:
 
     `details`: what /readyz tells beside readiness, by name; None: nothing to tell. `watch` and `audits`: what
     watches certificates in service, from the start of the app on.
+    `block_points`: the operating points of models with certificates of their own.
     At start `resolver` gets its certificates, and `sampling` and `started_at` (Unix seconds) their values.
     """
 
@@ -48,11 +56,43 @@ class ProxyState:
     clock: Callable[[], float] = time.time
     new_id: Callable[[], str] = new_id
     started: bool = False
-    in_flight: int = 0
     started_at: int = 0
+    metrics_port: int | None = None
     details: dict[str, Callable[[], Any]] = field(default_factory=dict)
     watch: Watch | None = None
     audits: AuditDesk | None = None
+    relay: Relay = field(default_factory=Relay)
+    running: Running = field(default_factory=Running)
+    responses: ResponseStore = field(init=False)
+    block_points: Mapping[str, tuple[OperatingPoint, ...]] = field(default_factory=dict)
+    admission: Admission = field(init=False)
+    access: Access = field(init=False)
+    switch: ModeSwitch = field(init=False)
+
+    def __post_init__(self) -> None:
+        kept = self.settings.responses
+        self.responses = ResponseStore(kept.keep, kept.keep_bytes, kept.keep_s)
+        self.access = Access(self.settings)
+        self.switch = ModeSwitch(self.engine, self.metrics, self.settings.mode_file)
+        limits = self.settings.limits
+        self.admission = Admission(
+            limits.max_in_flight, limits.max_queue, limits.queue_s, self.metrics.tell_admission
+        )
+
+    def control_for(self, model: str) -> tuple[ControlResolver, ControlSettings]:
+        """What resolves requests for `model`, and the settings for those that ask for nothing themselves."""
+        resolver = self.resolver
+        if (points := self.block_points.get(model)) is not None:
+            resolver = replace(resolver, points=points, former=None)
+        return resolver, control_of(self.settings, model)
+
+    @property
+    def forwards_authorization(self) -> bool:
+        """Whether a client's own Authorization goes on to the server behind."""
+        upstream = self.settings.upstream
+        if upstream is not None and upstream.forward_authorization is not None:
+            return upstream.forward_authorization
+        return not self.access.asks_for_keys
 
     @property
     def passes_through(self) -> bool:
@@ -62,6 +102,11 @@ class ProxyState:
 
 def state_of(request: Request) -> ProxyState:
     """The state of the app that serves `request`."""
-    state = request.app.state.desist
+    return state_of_app(request.app)
+
+
+def state_of_app(app: FastAPI) -> ProxyState:
+    """The state of an app that `create_app` made."""
+    state = app.state.desist
     assert isinstance(state, ProxyState)
     return state

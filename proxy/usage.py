@@ -9,13 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from desist.proxy.control import Resolved
+from desist.controller.core import StopReason
+from desist.proxy.control import OperatingPoint, Resolved
 from desist.proxy.engines.base import Finished, Usage
 from desist.proxy.estimates import ESTIMATE_BASIS
 
-__all__ = ["desist_object", "saved_estimate", "summary_object", "usage_object"]
+__all__ = [
+    "begun_object",
+    "certificate_id",
+    "desist_object",
+    "saved_estimate",
+    "summary_object",
+    "usage_object",
+]
 
-_SUMMED = ("generated_tokens", "reasoning_tokens", "answer_tokens", "forced_tokens", "rewound_tokens")
+_SUMMED = (
+    "generated_tokens",
+    "reasoning_tokens",
+    "answer_tokens",
+    "forced_tokens",
+    "rewound_tokens",
+    "reprefill_tokens",
+)
 
 
 def usage_object(usages: Sequence[Usage], choices_per_prompt: int = 1) -> dict[str, Any]:
@@ -42,6 +57,25 @@ def saved_estimate(finished: Finished, resolved: Resolved) -> int | None:
     return round(remaining - finished.usage.handoff_tokens - finished.usage.rewound_tokens)
 
 
+def certificate_id(point: OperatingPoint) -> str:
+    """Names a certificate: its file, and the beginning of its digest."""
+    return f"{point.name or 'certificate'}-{point.digest[:8]}".rstrip("-")
+
+
+def begun_object(resolved: Resolved) -> dict[str, Any]:
+    """What of the `desist` object is known before the first token."""
+    point = resolved.point if resolved.control.policy.lam is not None else None
+    return {
+        "mode": resolved.control.mode,
+        "alpha": None if point is None else float(point.alpha),
+        "certificate": None if point is None else certificate_id(point),
+        "budget": resolved.control.budget,
+        "budget_by": resolved.budget_by,
+        "uncontrolled": resolved.uncontrolled,
+        "notices": list(resolved.notices),
+    }
+
+
 def desist_object(finished: Finished, resolved: Resolved) -> dict[str, Any]:
     """The `desist` object of one choice."""
     control, point, usage = resolved.control, resolved.point, finished.usage
@@ -57,8 +91,13 @@ def desist_object(finished: Finished, resolved: Resolved) -> dict[str, Any]:
         "threshold": control.policy.lam if scored else None,
         "alpha": float(point.alpha) if point is not None and scored else None,
         "loss": point.loss if point is not None and scored else None,
+        "certificate": certificate_id(point) if point is not None and scored else None,
         "certified": bool(decision and decision.certified),
         "budget": control.budget,
+        "budget_by": resolved.budget_by,
+        "enforced_by": finished.budget_by,
+        "budget_exhausted_in_thinking": finished.finish_reason == "length"
+        and finished.stop_reason is StopReason.LENGTH,
         "saved_tokens_estimate": saved,
         "saved_tokens_basis": ESTIMATE_BASIS if saved is not None else None,
         "generated_tokens": usage.completion_tokens,
@@ -66,9 +105,12 @@ def desist_object(finished: Finished, resolved: Resolved) -> dict[str, Any]:
         "answer_tokens": usage.answer_tokens,
         "forced_tokens": usage.handoff_tokens,
         "rewound_tokens": usage.rewound_tokens,
+        "reprefill_tokens": usage.reprefill_tokens,
+        "usage_estimated": usage.estimated,
         "boundaries_scored": len(finished.boundaries),
         "uncontrolled": finished.uncontrolled or resolved.uncontrolled,
         "uncertified": resolved.uncertified,
+        "notices": list(resolved.notices),
     }
     if control.mode == "shadow":
         shadow = finished.shadow
@@ -95,4 +137,5 @@ def summary_object(choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
     told["saved_tokens_estimate"] = sum(saved) if saved else None
     told["saved_tokens_basis"] = ESTIMATE_BASIS if saved else None
     told["certified"] = all(choice["certified"] for choice in choices)
+    told["budget_exhausted_in_thinking"] = any(choice["budget_exhausted_in_thinking"] for choice in choices)
     return told

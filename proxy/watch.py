@@ -20,7 +20,8 @@ from desist.data.errors import ArtifactMismatch
 from desist.proxy.control import OperatingPoint, Resolved
 from desist.proxy.engines.base import Finished, GenerationRequest
 from desist.proxy.metrics import Metrics
-from desist.proxy.monitor_settings import MonitorSettings
+from desist.proxy.settings import MonitorSettings
+from desist.proxy.tenants import EVERYONE, Tenant
 
 __all__ = ["Watch", "under_certificate"]
 
@@ -59,9 +60,14 @@ class Watch:
         for point in points:
             self._armed(point)
 
-    def _armed(self, point: OperatingPoint) -> str:
-        """The name under which a certificate is watched: another certificate of that file has another."""
+    def _armed(self, point: OperatingPoint, tenant: Tenant = EVERYONE) -> str:
+        """The name under which a certificate is watched: another certificate of that file has another.
+
+        A tenant with a detector of its own is watched apart, from its first request on.
+        """
         name = f"{point.name or 'certificate'}-{point.digest[:8]}".rstrip("-")
+        if tenant.separate_drift:
+            name = f"{name}-of-{tenant.name}"
         if name not in self._known:
             self._known.add(name)
             if point.policy.lam is not None:
@@ -92,12 +98,12 @@ class Watch:
             log.info("drift is not watched for certificate %s: %s", name, self._blind[name])
         self._show(name)
 
-    def capped(self, resolved: Resolved) -> Resolved:
+    def capped(self, resolved: Resolved, tenant: Tenant = EVERYONE) -> Resolved:
         """The control after alarms: "active" becomes "shadow" under an alarmed certificate."""
         point = resolved.point
         if point is None or resolved.control.mode != "active" or self._settings.on_alarm != "shadow":
             return resolved
-        why = self.alarm(self._armed(point))
+        why = self.alarm(self._armed(point, tenant))
         if why is None:
             return resolved
         control = replace(resolved.control, mode="shadow")
@@ -120,13 +126,14 @@ class Watch:
         *,
         user: str | None,
         limit: int | None,
+        tenant: Tenant = EVERYONE,
     ) -> None:
         """Take a finished choice (the first of its request): what its certificate's policy left of it.
 
         `user`: whose it is, so that one user's traces are thinned. `limit`: max_tokens of the calibration.
         """
         point = resolved.point
-        if point is None or (watch := self._drift.get(name := self._armed(point))) is None:
+        if point is None or (watch := self._drift.get(name := self._armed(point, tenant))) is None:
             return
         if finished.uncontrolled or not under_certificate(resolved, request, limit):
             self._metrics.drift_left_out.labels("outside").inc()
@@ -149,9 +156,9 @@ class Watch:
             )
         self._show(name)
 
-    def lost(self, point: OperatingPoint, loss: float) -> None:
+    def lost(self, point: OperatingPoint, loss: float, tenant: Tenant = EVERYONE) -> None:
         """Take the verdict of one audit."""
-        name = self._armed(point)
+        name = self._armed(point, tenant)
         alarm = self._losses.get(name)
         if alarm is None:
             return

@@ -17,6 +17,7 @@ from desist.data.schema import Message, Sampling
 __all__ = [
     "Audited",
     "Auditing",
+    "Batching",
     "Delta",
     "Engine",
     "Event",
@@ -25,6 +26,7 @@ __all__ = [
     "ModelCard",
     "Need",
     "ScoredBoundary",
+    "Stopping",
     "Usage",
 ]
 
@@ -90,7 +92,9 @@ class ScoredBoundary:
 class Usage:
     """Token counts of one choice. `handoff_tokens` were forced, not sampled; they count as generated.
 
-    `rewound_tokens` were generated and thrown away (closing by abort and continuation).
+    `rewound_tokens` were generated and thrown away (closing by abort and continuation), `reprefill_tokens`
+    were read a second time for the continuation (a prefix cache makes them cheap); they are no prompt tokens
+    of the client's. `estimated`: some count rests on characters, because the server told none.
     """
 
     prompt_tokens: int
@@ -98,6 +102,8 @@ class Usage:
     answer_tokens: int
     handoff_tokens: int = 0
     rewound_tokens: int = 0
+    reprefill_tokens: int = 0
+    estimated: bool = False
 
     @property
     def completion_tokens(self) -> int:
@@ -111,7 +117,8 @@ class Finished:
 
     `shadow` is the first stop that shadow mode would have made. `uncontrolled` says why the trace was
     passed through unscored although control was asked for (None: it was scored). `extra` holds further
-    fields of the whole response (system_fingerprint, ...) that the proxy hands on as they are.
+    fields of the whole response (system_fingerprint, ...) that the proxy hands on as they are. `budget_by`:
+    whose limit ended thinking where several act (stop reason "budget"); None: there is one, or none fired.
     """
 
     finish_reason: FinishReason
@@ -122,6 +129,7 @@ class Finished:
     boundaries: tuple[ScoredBoundary, ...] = ()
     uncontrolled: str | None = None
     extra: Mapping[str, Any] | None = None
+    budget_by: Literal["proxy", "upstream"] | None = None
 
 
 Event = Delta | Finished
@@ -156,6 +164,17 @@ class Engine(Protocol):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]: ...
 
 
+class Batching(Protocol):
+    """What an engine offers besides `generate` where several events come at once."""
+
+    def batches(self, request: GenerationRequest) -> AsyncGenerator[list[Event], None]:
+        """The events of `generate`, those that are ready at the same time as one list; none waits for
+        another.
+
+        An empty list says that the generation is alive although nothing can be shown yet.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Audited:
     """An audited request that has come to both its ends. The texts are for the judge only, never kept.
@@ -172,6 +191,17 @@ class Audited:
     client_tokens: int
     full_tokens: int
     extra_tokens: int
+
+
+class Stopping(Protocol):
+    """What an engine offers besides where the thinking of a running request can be ended by hand."""
+
+    async def stop(self, request_id: str) -> bool:
+        """End the thinking of one running choice, at the next place where that is clean, in any mode.
+
+        `request_id` as in its `GenerationRequest`. False: its thinking is over, or it is not there. Raises
+        `EngineError` where this choice cannot be stopped, saying why.
+        """
 
 
 class Auditing(Protocol):

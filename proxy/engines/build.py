@@ -18,7 +18,12 @@ def build_engine(settings: Settings) -> Engine:
         from desist.proxy.engines.upstream.engine import UpstreamEngine
 
         assert settings.upstream is not None  # Settings refuses this engine without an address
-        return UpstreamEngine(settings.upstream, min_answer_tokens=settings.control.min_answer_tokens)
+        return UpstreamEngine(
+            settings.upstream,
+            min_answer_tokens=settings.control.min_answer_tokens,
+            loops=settings.control.loops,
+            models=settings.models,
+        )
     if settings.engine == "vllm":
         from desist.proxy.engines.vllm.beside.engine import VllmEngine
 

@@ -10,10 +10,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from desist.proxy.choice import ChoiceBuffer, reasoning_fields
+from desist.proxy.choice import ChoiceBuffer
+from desist.proxy.controls.values import ReasoningFormat
 from desist.proxy.engines.base import Delta
 from desist.proxy.generation import answer
 from desist.proxy.intake import take_completion
+from desist.proxy.mode_off import relayed_if_off
+from desist.proxy.showing import Showing
 from desist.proxy.state import state_of
 
 __all__ = ["CompletionShape", "router"]
@@ -24,14 +27,22 @@ router = APIRouter()
 class CompletionShape:
     """Text completion objects, streamed and complete ones alike."""
 
-    def __init__(self, identity: str, created: int, model: str, reasoning_field: str) -> None:
+    def __init__(
+        self,
+        identity: str,
+        created: int,
+        model: str,
+        reasoning_field: str,
+        reasoning_format: ReasoningFormat = "field",
+    ) -> None:
         self._head = {
             "id": f"cmpl-{identity}",
             "object": "text_completion",
             "created": created,
             "model": model,
         }
-        self._field = reasoning_field
+        self._showing = Showing(reasoning_format, reasoning_field)
+        self.steady = self._showing.steady
 
     def envelope(self, *, streamed: bool) -> dict[str, Any]:
         return dict(self._head)
@@ -39,20 +50,23 @@ class CompletionShape:
     def opening(self, index: int) -> dict[str, Any] | None:
         return None
 
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
-        thinking = delta.text and delta.channel == "reasoning"
-        choice = self._choice(index, "" if thinking else delta.text, None)
-        if thinking:
-            choice |= reasoning_fields(delta.text, self._field)
-        return choice | dict(delta.extra or {}) | dict(delta.choice_extra or {})
+    def piece(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        shown = self._showing.delta(index, delta)
+        if shown is None:
+            return None
+        choice = self._choice(index, shown.content, None)
+        if shown.reasoning:
+            choice |= self._showing.fields(shown.reasoning)
+        return choice | shown.extra | dict(delta.choice_extra or {})
 
     def closing(self, index: int, finish_reason: str) -> dict[str, Any]:
-        return self._choice(index, "", finish_reason)
+        return self._choice(index, self._showing.rest(index), finish_reason)
 
     def whole(self, index: int, buffer: ChoiceBuffer) -> dict[str, Any]:
-        choice = self._choice(index, buffer.content, buffer.finished.finish_reason)
-        choice |= reasoning_fields(buffer.reasoning or None, self._field)
-        return choice | buffer.extra | buffer.choice_extra
+        shown = self._showing.whole(buffer.reasoning, buffer.content, buffer.extra)
+        choice = self._choice(index, shown.content, buffer.finished.finish_reason)
+        choice |= self._showing.fields(shown.reasoning or None)
+        return choice | shown.extra | buffer.choice_extra
 
     @staticmethod
     def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
@@ -62,8 +76,15 @@ class CompletionShape:
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     state = state_of(request)
+    if (relayed := await relayed_if_off(request, state)) is not None:
+        return relayed
     intake = await take_completion(request, state)
+    stream = state.settings.stream
     shape = CompletionShape(
-        state.new_id(), int(state.clock()), intake.model, state.settings.stream.reasoning_field
+        state.new_id(),
+        int(state.clock()),
+        intake.model,
+        stream.reasoning_field,
+        intake.resolved.reasoning_format or stream.reasoning_format,
     )
     return await answer(request, state, intake, shape)

@@ -18,6 +18,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 
+@router.get("/health")  # where vLLM has it: benchmark clients look there
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
     return {"status": "ok", "version": __version__}
@@ -27,7 +28,10 @@ async def healthz() -> dict[str, str]:
 async def readyz(request: Request) -> Response:
     state = state_of(request)
     try:
-        reason = await state.engine.ready() if state.started else "the engine is starting"
+        if state.admission.draining:
+            reason: str | None = "this server is shutting down"
+        else:
+            reason = await state.engine.ready() if state.started else "the engine is starting"
     except EngineError as error:
         reason = str(error)
     body: dict[str, Any] = {

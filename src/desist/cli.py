@@ -13,11 +13,33 @@ from typing import NoReturn, cast
 
 import typer
 
-from desist.commands import certificates, certifying, live, monitoring, probing, serving, traces
+from desist.commands import (
+    certificates,
+    certifying,
+    config,
+    live,
+    monitoring,
+    onboarding,
+    probing,
+    serving,
+    traces,
+)
 from desist.commands.common import app, err
 from desist.data.errors import DesistError
 
-__all__ = ["app", "certificates", "certifying", "live", "main", "monitoring", "probing", "serving", "traces"]
+__all__ = [
+    "app",
+    "certificates",
+    "certifying",
+    "config",
+    "live",
+    "main",
+    "monitoring",
+    "onboarding",
+    "probing",
+    "serving",
+    "traces",
+]
 
 # Newer typer brings its own copy of click: its root error is reached through typer's public names.
 EXPECTED: tuple[type[Exception], ...] = (

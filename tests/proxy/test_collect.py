@@ -109,7 +109,7 @@ def test_live_runs_with_the_same_seed_are_the_collected_traces(
 
 
 @pytest.mark.parametrize("policy", [Policy(lam=0.5), Policy(lam=0.4, patience=2, warmup_tokens=9)])
-def test_live_stops_where_the_replay_stops(
+def test_R56_live_stops_where_the_replay_stops(
     collected: tuple[Path, list[Trace], CollectReport], policy: Policy
 ) -> None:
     out, traces, _ = collected

@@ -17,6 +17,7 @@ from desist.proxy.errors import ApiError
 from desist.proxy.estimates import StepTable
 from desist.proxy.schemas import ChatBody, parse_alpha
 from desist.proxy.settings import ControlSettings
+from desist.proxy.tenants import EVERYONE, Tenant
 
 MESSAGES = [{"role": "user", "content": "x"}]
 
@@ -32,18 +33,31 @@ def resolver(*points: OperatingPoint, **defaults: Any) -> ControlResolver:
 
 
 def resolve(
-    made: ControlResolver, header: str | None = None, sampling: Sampling | None = None, **body: Any
+    made: ControlResolver,
+    headers: dict[str, str] | None = None,
+    sampling: Sampling | None = None,
+    tenant: Tenant = EVERYONE,
+    passes_through: bool = False,
+    cap: Any = "active",
+    **body: Any,
 ) -> Any:
+    own = ChatBody.model_validate({"messages": MESSAGES, **body}).desist
     return made.resolve(
-        ChatBody.model_validate({"messages": MESSAGES, **body}), sampling or Sampling(), header
+        body,
+        own.said() if own else {},
+        headers or {},
+        sampling or Sampling(),
+        tenant=tenant,
+        passes_through=passes_through,
+        cap=cap,
     )
 
 
 def test_precedence_of_mode() -> None:
     made = resolver(point("0.05"), mode="shadow")
     assert resolve(made).control.mode == "shadow"
-    assert resolve(made, header="active").control.mode == "active"
-    assert resolve(made, header="active", desist={"mode": "off"}).control.mode == "off"
+    assert resolve(made, headers={"x-desist-mode": "active"}).control.mode == "active"
+    assert resolve(made, headers={"x-desist-mode": "active"}, desist={"mode": "off"}).control.mode == "off"
     assert resolve(made, desist={"mode": "off"}).control.policy.lam is None
 
 
@@ -54,7 +68,7 @@ def test_precedence_of_budget() -> None:
     assert resolve(made, reasoning_effort="high").control.budget is None
     assert resolve(made, reasoning_effort="low", thinking_token_budget=50).control.budget == 50
     assert resolve(made, thinking_token_budget=50, desist={"budget": 9}).control.budget == 9
-    assert resolve(made, thinking_token_budget=50, desist={"budget": None}).control.budget is None
+    assert resolve(made, thinking_token_budget=50, desist={"budget": None}).control.budget == 50
     assert resolve(made, thinking_token_budget=50, desist={}).control.budget == 50
 
 
@@ -78,27 +92,6 @@ def test_a_request_may_ask_for_a_covered_higher_threshold_never_for_a_lower_one(
         with pytest.raises(ApiError, match="not covered") as refused:
             resolve(made, desist={"threshold": lam})
         assert refused.value.param == "desist.threshold"
-
-
-@pytest.mark.parametrize(
-    "alias",
-    [
-        lambda n: {"thinking_token_budget": n},
-        lambda n: {"thinking_budget": n},
-        lambda n: {"reasoning": {"max_tokens": n}},
-        lambda n: {"thinking": {"type": "enabled", "budget_tokens": n}},
-        lambda n: {"desist": {"budget": n}},
-    ],
-)
-def test_one_meaning_for_all_aliases(alias: Any) -> None:
-    made = resolver(budget=70)
-    assert resolve(made, **alias(0)).control.budget == 0
-    assert resolve(made, **alias(12)).control.budget == 12
-    assert resolve(made, **alias(10**9)).control.budget == 10**9
-    assert resolve(made, **alias(-1)).control.budget is None
-    for bad in (-2, True, "12", 12.5, 1e9):
-        with pytest.raises(ValueError, match=r"budget|max_tokens"):
-            resolve(made, **alias(bad))
 
 
 def test_the_servers_budget_is_for_active_requests_the_clients_for_all() -> None:
@@ -196,3 +189,163 @@ def test_estimates_from_traces(tmp_path: Any) -> None:
     table.save(tmp_path / "t.json")
     assert StepTable.load(tmp_path / "t.json") == table
     assert table.remaining_tokens(10**6) == table.remaining[-1]
+
+
+TENANT = Tenant("t", mode="shadow", alpha=Fraction("0.05"), budget=1000)
+
+
+def refused(*arguments: Any, **body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        resolve(*arguments, **body)
+    return caught.value
+
+
+def test_a_client_may_tighten_what_its_key_has() -> None:
+    made = resolver(point("0.1"), point("0.05"), point("0.02"))
+    lowered = resolve(made, tenant=TENANT)
+    assert (lowered.control.mode, lowered.point.name, lowered.control.budget) == ("shadow", "0.05", 1000)
+    assert lowered.budget_by == "tenant"
+    assert resolve(made, tenant=TENANT, desist={"mode": "off"}).control.mode == "off"
+    assert resolve(made, tenant=TENANT, desist={"alpha": 0.02}).point.name == "0.02"
+    assert resolve(made, tenant=TENANT, thinking_budget=999).control.budget == 999
+    effort = resolve(made, tenant=Tenant(budget=1000), reasoning_effort="high")
+    assert (effort.control.budget, effort.budget_by) == (1000, "tenant")
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"desist": {"mode": "active"}}, "desist.mode"),
+        ({"headers": {"x-desist-mode": "active"}}, "x-desist-mode"),
+        ({"desist": {"alpha": 0.06}}, "desist.alpha"),
+        ({"headers": {"x-desist-alpha": "1/19"}}, "x-desist-alpha"),
+        ({"desist": {"budget": 1001}}, "desist.budget"),
+        ({"thinking_token_budget": 1001}, "thinking_token_budget"),
+        ({"reasoning": {"max_tokens": -1}}, "reasoning.max_tokens"),
+        ({"headers": {"x-desist-budget": "-1"}}, "x-desist-budget"),
+    ],
+)
+def test_a_client_may_never_loosen_what_its_key_has(said: dict[str, Any], field: str) -> None:
+    error = refused(resolver(point("0.05")), tenant=TENANT, **said)
+    assert (error.status, error.param) == (403, field)
+
+
+@given(
+    st.sampled_from(["off", "shadow", "active"]),
+    st.none() | st.integers(0, 50),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "thinking_token_budget": st.integers(-1, 60),
+            "reasoning_effort": st.sampled_from(["none", "low", "high"]),
+            "desist": st.fixed_dictionaries(
+                {},
+                optional={
+                    "mode": st.sampled_from(["off", "shadow", "active"]),
+                    "budget": st.integers(-1, 60),
+                    "effort": st.sampled_from(["low", "high"]),
+                },
+            ),
+        },
+    ),
+    st.booleans(),
+)
+def test_nothing_gets_above_a_ceiling(
+    ceiling: Any, budget: int | None, body: dict[str, Any], passes_through: bool
+) -> None:
+    tenant = Tenant("t", mode=ceiling, budget=budget)
+    try:
+        made = resolve(
+            resolver(point("0.05"), budget=55), tenant=tenant, passes_through=passes_through, **body
+        )
+    except ApiError as error:
+        status = error.status
+    else:
+        status = 200
+    if status != 200:
+        assert status == 403
+        return
+    assert tenant.allows_mode(made.control.mode)
+    assert tenant.allows_budget(made.control.budget)
+
+
+def test_mode_off_leaves_the_fields_of_others_to_the_server_behind() -> None:
+    made = resolver(budget=70)
+    body: dict[str, Any] = {
+        "thinking_token_budget": -2,
+        "reasoning_effort": "ultra",
+        "desist": {"mode": "off"},
+    }
+    assert resolve(made, passes_through=True, **body).control.budget is None
+    assert refused(made, **body).param == "thinking_token_budget"
+    assert (
+        resolve(made, passes_through=True, **(body | {"desist": {"mode": "off", "budget": 3}})).control.budget
+        == 3
+    )
+
+
+def test_an_effort_is_a_budget_in_active_mode_alone() -> None:
+    made = resolver(budget=70)
+    for mode in ("off", "shadow"):
+        assert resolve(made, desist={"mode": mode}, reasoning_effort="low").control.budget is None
+    assert resolve(made, desist={"mode": "active"}, reasoning_effort="low").control.budget == 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "budget"),
+    [
+        (100, 500, 75),
+        (100, 75, 75),
+        (100, 76, 75),
+        (100, 10**9, 75),
+        (4096, 4096, 3840),
+        (1, 5, 0),
+        (2, 5, 1),
+    ],
+)
+def test_R44_a_budget_leaves_room_for_the_answer_and_says_so(limit: int, asked: int, budget: int) -> None:
+    made = resolve(resolver(), sampling=Sampling(max_tokens=limit), thinking_token_budget=asked)
+    assert made.control.budget == budget
+    assert bool(made.notices) == (asked != budget)
+    assert made.budget_by == ("max_tokens" if asked != budget else "thinking_token_budget")
+
+
+def test_R44_no_room_is_taken_from_a_request_without_a_budget() -> None:
+    made = resolve(resolver(point("0.05")), sampling=Sampling(max_tokens=100))
+    assert (made.control.budget, made.notices) == (None, ())
+
+
+def test_a_threshold_without_a_certificate_is_not_ignored() -> None:
+    assert refused(resolver(), desist={"threshold": 0.5}).param == "desist.threshold"
+    assert refused(resolver(point("0.05", lam=None)), headers={"x-desist-threshold": "0.5"}).status == 400
+    assert refused(resolver(point("0.05")), desist={"threshold": 0.5, "mode": "off"}).status == 400
+
+
+def test_how_thinking_is_shown_is_one_of_three() -> None:
+    made = resolver()
+    assert resolve(made).reasoning_format is None
+    for body, how in (
+        ({"include_reasoning": False}, "none"),
+        ({"reasoning": {"exclude": True}}, "none"),
+        ({"separate_reasoning": False}, "inline"),
+        ({"reasoning_format": "deepseek"}, "field"),
+        ({"reasoning_format": "none"}, "inline"),
+        ({"reasoning_format": "hidden"}, "none"),
+        ({"include_reasoning": True, "reasoning": {"exclude": True}}, "none"),
+        ({"include_reasoning": False, "desist": {"reasoning_format": "field"}}, "field"),
+    ):
+        assert resolve(made, **body).reasoning_format == how
+    assert resolve(made, headers={"x-desist-reasoning-format": "inline"}).reasoning_format == "inline"
+    assert refused(made, reasoning_format="fast").param == "reasoning_format"
+
+
+def test_a_kill_switch_takes_back_all_that_is_the_servers_and_refuses_nobody() -> None:
+    made = resolver(point("0.05"), budget=70)
+    for cap in ("shadow", "off"):
+        held = resolve(made, cap=cap, desist={"mode": "active", "alpha": 0.05}, reasoning_effort="low")
+        assert (held.control.mode, held.control.budget) == (cap, None)
+        assert cap in str(held.uncontrolled)
+        assert resolve(made, cap=cap).control.budget is None
+        assert resolve(made, cap=cap, desist={"budget": 5}).control.budget == 5
+        assert resolve(made, cap=cap, tenant=Tenant(budget=9)).control.budget == 9
+    assert resolve(made, cap="shadow", desist={"mode": "off"}).uncontrolled is None

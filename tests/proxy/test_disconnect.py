@@ -41,7 +41,7 @@ def test_leaving_stops_the_generation(
     ).encode()
     address = urlsplit(base)
     with socket.create_connection((str(address.hostname), address.port or 0)) as sock:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
         sock.sendall(head.encode() + body)
         wait_for(lambda: len(engine.requests) == choices)
         if stream and not silent:
@@ -59,8 +59,8 @@ def test_leaving_a_stream_that_only_beats() -> None:
         address = urlsplit(base)
         with socket.create_connection((str(address.hostname), address.port or 0)) as sock:
             body = b'{"messages": [{"role": "user", "content": "x"}], "stream": true}'
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            sock.sendall(head.encode() + body)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
+            sock.sendall(f"{head}\r\n\r\n".encode() + body)
             received = b""
             while received.count(b": ping") < 2:
                 received += sock.recv(4096)

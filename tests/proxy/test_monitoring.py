@@ -19,7 +19,7 @@ from desist.controller.core import Policy
 from desist.data.errors import CalibrationError, NotOffered
 from desist.proxy import Settings, create_app
 from desist.proxy.control import OperatingPoint
-from desist.proxy.monitor_settings import MonitorSettings
+from desist.proxy.settings import MonitorSettings
 from tests.fakes.audited_engine import GAP, AuditedEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.server import HTTP, live_server, wait_for

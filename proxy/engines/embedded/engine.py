@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from desist.controller import ModelProfile, Session, builtin_profile, get_profile
+from desist.controller.core import Mode
 from desist.data.errors import EngineError
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import (
@@ -77,8 +78,10 @@ class EmbeddedEngine:
         self._runner: Runner | None = None
         self._worker: Worker | None = None
         self._numbers = itertools.count()
+        self._cap: Mode = "active"
         self._told: Callable[[Audited], None] | None = None
         self._following: set[asyncio.Task[None]] = set()
+        self._live: dict[str, tuple[int, str]] = {}  # the key of each running choice's job
 
     @classmethod
     def from_settings(cls, settings: Settings, profile: str | None = None) -> EmbeddedEngine:
@@ -177,6 +180,12 @@ class EmbeddedEngine:
         await worker.use(scorers.probe, scorers.rom)
         self._scorers, self._probe_path, self._rom_path = scorers, probe, rom
 
+    async def set_cap(self, mode: Mode) -> None:
+        """The kill switch: no request uses a mode above `mode` from now on; raising it is for new ones."""
+        self._cap = mode
+        if self._worker is not None and self._worker.alive:
+            self._worker.limit(mode)
+
     async def ready(self) -> str | None:
         if self._worker is None:
             return "the model is not loaded yet"
@@ -198,6 +207,7 @@ class EmbeddedEngine:
         stream = Stream(asyncio.get_running_loop())
         beside = Stream(stream.loop) if request.audit and self._told is not None else None
         worker.submit(replace(job, audit=beside is not None), stream, beside)
+        self._live[request.request_id] = key
         ended = False
         try:
             while not ended:
@@ -213,10 +223,19 @@ class EmbeddedEngine:
                         self._audit(request.request_id, event, beside, worker)
                     yield self._finished(event, request)
         finally:
+            if self._live.get(request.request_id) == key:
+                del self._live[request.request_id]
             if not ended and worker.alive:
                 worker.abort(key)
                 if beside is not None:
                     worker.abort(beside_key(key))
+
+    async def stop(self, request_id: str) -> bool:
+        """End the thinking of a running choice by hand; see `desist.proxy.engines.base.Stopping`."""
+        key, worker = self._live.get(request_id), self._worker
+        if key is None or worker is None:
+            return False
+        return await worker.stop_now(key)
 
     def tell_audits(self, told: Callable[[Audited], None]) -> None:
         """See `desist.proxy.engines.base.Auditing`."""
@@ -277,6 +296,7 @@ class EmbeddedEngine:
             max_tokens,
             min_answer_tokens=self._min_answer_tokens,
         )
+        session.cap(self._cap)
         seed = secrets.randbits(53) if sampling.seed is None else sampling.seed
         draw = Draw(sampling.temperature, sampling.top_p, request.top_k)
         return Job(key, prompt, session, draw, seed, max_tokens, request.stop)

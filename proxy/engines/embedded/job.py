@@ -126,11 +126,11 @@ class Row:
 
     def __init__(self, job: Job, vocabulary: Vocabulary, hidden_ids: frozenset[int]) -> None:
         self.job, self.session = job, job.session
-        self.control: Control = job.session.control
         self._vocabulary, self._hidden_ids = vocabulary, hidden_ids
         self.pending = job.prompt_ids[-1]
         self.boundary: Boundary | None = None
-        self.judged = False  # the pending token is reasoning: decide after it was read
+        # Decide after the pending token was read: it is reasoning, or nothing may be thought at all.
+        self.judged = self.session.thinking and self.session.machine.hard_limit == 0
         self.counted = False  # ... and counts as a reasoning token
         self.forced: deque[int] = deque()
         self.token_ids: list[int] = []
@@ -173,6 +173,11 @@ class Row:
             prefix=prefix,
             generated=ids,
         )
+
+    @property
+    def control(self) -> Control:
+        """As it is now: the kill switch may lower its mode."""
+        return self.session.control
 
     @property
     def thinking(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from desist.controller.core import Mode
 from desist.probes.base import Probe, StreamingProbe
 from desist.proxy.engines.embedded.beside import Beside, Parked
 from desist.proxy.engines.embedded.job import Done, Emitted, Event, Failed, Job, Reached, Row
@@ -121,6 +122,11 @@ class Runner:
                 f"{self.max_length} tokens. Shorten the prompt or lower max_tokens."
             )
 
+    def limit(self, mode: Mode) -> None:
+        """The kill switch, for the jobs that are here."""
+        for job in (*self._waiting, *(row.job for row in self._rows)):
+            job.session.cap(mode)
+
     def abort(self, key: Hashable) -> bool:
         """Drop a job, waiting or running; its slot is free at once. False if it is not there."""
         for job in self._waiting:
@@ -132,6 +138,21 @@ class Runner:
                 self._leave(number)
                 return True
         return self._beside.abort(key)
+
+    def stop_now(self, key: Hashable) -> bool:
+        """Close the thinking of a job by hand, at the next token outside hold-off zones.
+
+        False if it is not there, or if its thinking is over.
+        """
+        for job in self._waiting:
+            if job.key == key:
+                job.session.stop_now()
+                return True
+        for row in self._rows:
+            if row.job.key == key and not row.answering:
+                row.session.stop_now()
+                return True
+        return False
 
     def fail_all(self, error: Exception) -> list[Event]:
         """Drop everything after an error that concerns the whole batch."""

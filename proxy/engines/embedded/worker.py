@@ -11,8 +11,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+from desist.controller.core import Mode
 from desist.data.errors import EngineError
 from desist.proxy.engines.embedded.job import Done, Event, Failed, Job, beside_key
 from desist.proxy.engines.embedded.runner import Runner
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from desist.probes.base import Probe, StreamingProbe
 
 __all__ = ["Stream", "Worker"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -76,19 +80,35 @@ class Worker:
 
     async def use(self, probe: Probe | None, rom: StreamingProbe | None) -> None:
         """Score with other probes from the next step on. Raises what `Runner.use` raises."""
+        await self._between_steps(lambda: self._runner.use(probe, rom))
+
+    async def stop_now(self, key: Hashable) -> bool:
+        """Close the thinking of a job by hand; see `Runner.stop_now`."""
+        return await self._between_steps(lambda: self._runner.stop_now(key))
+
+    async def _between_steps(self, work: Callable[[], T]) -> T:
+        """What `work` gives, or raises, in the thread."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[T] = loop.create_future()
 
-        def change() -> None:
+        def settle(told: Callable[[], None]) -> None:
+            if not done.done():  # whoever waits may have gone
+                told()
+
+        def call() -> None:
             try:
-                self._runner.use(probe, rom)
+                result = work()
             except Exception as error:
-                loop.call_soon_threadsafe(done.set_exception, error)
+                loop.call_soon_threadsafe(settle, partial(done.set_exception, error))
             else:
-                loop.call_soon_threadsafe(done.set_result, None)
+                loop.call_soon_threadsafe(settle, partial(done.set_result, result))
 
-        self._command(change)
-        await done
+        self._command(call)
+        return await done
+
+    def limit(self, mode: Mode) -> None:
+        """No job, waiting or running, uses a mode above `mode` from its next step on."""
+        self._command(lambda: self._runner.limit(mode))
 
     def abort(self, key: Hashable) -> None:
         """Drop a job; its slot is free at the next step."""

@@ -16,11 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from desist.controller import ModelProfile, get_profile
 from desist.data.errors import ControlError
 
-__all__ = ["PROCESSOR", "SECTION", "TESTED", "PluginConfig", "config_of", "offset_endpoint"]
+__all__ = ["PARSER", "PROCESSOR", "SECTION", "TESTED", "PluginConfig", "config_of", "offset_endpoint"]
 
 SECTION = "desist"
 #: The class for vLLM's --logits-processors.
 PROCESSOR = "desist.proxy.engines.vllm.processor:DesistProcessor"
+#: Before a profile's name: the reasoning parser that the plugin offers vLLM's --reasoning-parser.
+PARSER = "desist-"
 #: vLLM releases that the tests run on.
 TESTED = ("0.32.0",)
 

@@ -23,6 +23,7 @@ _NAMES = (
     "answer", "min_answer_tokens",
 )  # fmt: skip
 _MAX_KEY = 256
+_MOST = 1 << 30  # more tokens than any model reads
 
 
 class AlphaPolicy(Protocol):
@@ -74,7 +75,7 @@ def to_xargs(
         "key": key,
         "mode": control.mode,
         "answer": control.answer,
-        "budget": control.budget,
+        "budget": None if control.budget is None else min(control.budget, _MOST),
         "min_answer_tokens": min_answer_tokens,
     }
     if policy.lam is not None:
@@ -119,7 +120,7 @@ def read_params(extra_args: Mapping[str, Any] | None) -> RequestControl | None:
     )
     return RequestControl(
         _text(given, "key", ""),
-        Control(cast(Mode, mode), policy, _whole(given, "budget", 0, 1 << 30), cast(AnswerMode, answer)),
+        Control(cast(Mode, mode), policy, _whole(given, "budget", 0, _MOST), cast(AnswerMode, answer)),
         _alpha(given),
         _whole(given, "min_answer_tokens", 1, 1 << 30),
     )

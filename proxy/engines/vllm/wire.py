@@ -85,7 +85,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     `taps`: layers read (index from the front; the last one is after the final norm). `scorers`: names of
     the scores computed in the engine. `fingerprints`: those of the running model and its probes.
     `cap`: the highest mode that requests may use now. `outside`: whether commands that change requests
-    are obeyed. `rank`: data-parallel rank.
+    are obeyed. `rank`: data-parallel rank. `parser`: the server's reasoning parser, empty without one.
     """
 
     wire: int
@@ -102,6 +102,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     cap: str
     outside: bool
     commands: str | None = None
+    parser: str = ""
 
 
 class Opened(msgspec.Struct, tag="open", frozen=True):

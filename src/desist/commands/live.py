@@ -91,16 +91,31 @@ def study(
 
 @app.command()
 def bench(
-    what: Annotated[Literal["probe", "vllm", "kernels"], typer.Argument(help="What to measure.")] = "probe",
+    what: Annotated[
+        Literal["probe", "vllm", "kernels", "proxy"], typer.Argument(help="What to measure.")
+    ] = "probe",
     n: Annotated[int | None, typer.Option("--n", min=8, help="Problems a run [128, vllm 400].")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds [3, vllm 30].")] = None,
     clients: Annotated[int, typer.Option(min=1, help="Requests in flight (vllm).")] = 16,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds a level and a side (proxy).")] = 30.0,
+    streams: Annotated[
+        list[int] | None,
+        typer.Option("--streams", min=1, help="Streams at once (proxy); repeat [1, 64, 512]."),
+    ] = None,
     vllm_arg: VllmArgs = None,
     seed: Seed = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What scoring costs. probe: embedded engine, vllm: plugin (ratios of interleaved runs); kernels: us."""
+    """What desist costs. probe, vllm: scoring (ratios of interleaved runs); kernels: us; proxy: each
+    chunk."""
+    if what == "proxy":
+        from desist.proxy.studies.bench_proxy import STREAMS, bench_proxy
+
+        with progress_bar(quiet) as tell:
+            added = bench_proxy(seconds=seconds, streams=streams or STREAMS, progress=tell)
+        show(dump(added), as_json=as_json)
+        return
     if what == "kernels":
         from desist.proxy.studies.bench_kernels import bench_kernels
 

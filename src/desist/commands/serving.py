@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from desist._version import __version__
 from desist.commands.common import REFUSED, Json, Quiet, app, err, show, status
 
 if TYPE_CHECKING:
     from desist.proxy.settings import Settings
+
+log = logging.getLogger("desist.serve")
 
 EngineName = Annotated[
     Literal["embedded", "upstream", "vllm"] | None,
@@ -52,16 +56,27 @@ def serve(
     force: Force = False,
     activation: Activation = None,
     mode: Annotated[str | None, typer.Option("--mode", help="off, shadow or active [active].")] = None,
+    allow_public: Annotated[
+        bool, typer.Option("--allow-public", help="Others may reach --host although no key is asked for.")
+    ] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes on one socket.")] = 1,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
+    from desist.proxy.logs import set_up_logs
     from desist.proxy.serve import serve as run
+    from desist.proxy.settings import Source
+    from desist.proxy.settings.conflicts import conflicts
 
-    flags = {"host": host, "port": port, "control": {"mode": mode}, "activation": activation}
-    flags["force_certificates"] = True if force else None
+    flags: dict[str, Any] = {"host": host, "port": port, "control": {"mode": mode}, "activation": activation}
+    flags |= {"force_certificates": True if force else None, "allow_public": True if allow_public else None}
+    flags["log"] = {"access": False if quiet else None}
     settings = _settings(config, flags, engine, upstream, model, vllm_arg, decide, probe, certificate, quiet)
+    set_up_logs(settings.log)
+    for each in conflicts(settings):
+        log.log(logging.ERROR if each.level == "error" else logging.WARNING, "%s: %s", each.path, each.says)
 
     def announce(address: str) -> None:
         what = settings.upstream.url if settings.upstream else settings.model or "the built-in reasoner"
@@ -74,11 +89,20 @@ def serve(
         for line in lines if not quiet else ():
             err.print(line, highlight=False, soft_wrap=True)
 
-    run(settings, announce=announce)
+    source = Source(config, flags)
+    if workers == 1:
+        run(settings, announce=announce, source=source)
+    else:
+        from desist.proxy.workers import serve_workers
+
+        serve_workers(settings, workers, announce=announce, source=source)
 
 
 @app.command()
 def doctor(
+    url: Annotated[
+        str | None, typer.Argument(help="An OpenAI-compatible server to try out; as --upstream.")
+    ] = None,
     engine: EngineName = None,
     upstream: Upstream = None,
     model: ModelName = None,
@@ -86,17 +110,30 @@ def doctor(
     decide: Decide = None,
     probe: Probe = None,
     certificate: Certificates = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option("--require", help='A finding that must be on, such as "native budget"; repeat.'),
+    ] = None,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """What an engine can do, found out by doing it. Exit 2 where something asked for cannot work."""
-    from desist.proxy.doctor import diagnose
+    """What an engine or a server can do, found out by doing it. Exit 2 where what is asked for fails."""
+    from desist.proxy.doctor import REQUIRABLE, diagnose
 
+    if url is not None and upstream not in (None, url):
+        raise typer.BadParameter(f"{url} and --upstream {upstream} are two servers. Name one.")
+    asked = tuple(require or ())
+    if unknown := [name for name in asked if name not in REQUIRABLE]:
+        raise typer.BadParameter(f"--require {unknown[0]!r} is not known. One of: {', '.join(REQUIRABLE)}.")
+    upstream = url or upstream
     settings = _settings(config, {}, engine, upstream, model, vllm_arg, decide, probe, certificate, True)
     with status("trying it out", quiet):
-        found = asyncio.run(diagnose(settings))
-    show(found.as_json(), as_json=as_json, words=found.words())
+        found = asyncio.run(diagnose(settings)).asked(asked)
+    if as_json:
+        show(found.as_json(), as_json=True)
+    else:
+        Console(highlight=False).print(found.table())
     return 0 if found.healthy else REFUSED
 
 

@@ -13,14 +13,13 @@ from typing import Any, get_args
 
 from desist.controller import Control
 from desist.controller.core import Mode
+from desist.proxy.controls.onward import without_budgets
 from desist.proxy.engines.base import GenerationRequest
 from desist.proxy.engines.upstream.bodies import first_body
 from desist.proxy.engines.vllm.params import PREFIX, to_xargs
 from desist.proxy.errors import ApiError, shorten
 
-__all__ = ["capped", "check_body", "is_controlled", "vllm_body", "wants_ids"]
-
-_BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking")
+__all__ = ["capped", "check_body", "is_bound", "is_controlled", "vllm_body", "wants_ids"]
 
 
 def is_controlled(control: Control) -> bool:
@@ -37,6 +36,11 @@ def capped(control: Control, cap: Mode) -> Control:
 def wants_ids(request: GenerationRequest) -> bool:
     """Whether the client itself asked for token ids."""
     return bool(request.body.get("return_token_ids"))
+
+
+def is_bound(request: GenerationRequest) -> bool:
+    """Whether a grammar rules the answer, as far as the request's fields tell."""
+    return _grammar_field(request.body) is not None
 
 
 def check_body(request: GenerationRequest) -> None:
@@ -73,11 +77,11 @@ def vllm_body(
 ) -> dict[str, Any]:
     """The body for vLLM. `followed`: the plugin is told of the request, under `key`."""
     body = first_body(request, running_usage=False)
-    for name in _BUDGETS:
-        body.pop(name, None)
-    if isinstance(reasoning := body.get("reasoning"), dict) and "max_tokens" in reasoning:
-        body["reasoning"] = {name: value for name, value in reasoning.items() if name != "max_tokens"}
+    if request.control.budget is not None:
+        body = without_budgets(body)
     body["return_token_ids"] = True
+    if is_bound(request):
+        body.pop("include_reasoning", None)  # false makes vLLM bind thinking, too; the proxy hides it itself
     if followed:
         control = to_xargs(key, request.control, min_answer_tokens=min_answer_tokens)
         body["vllm_xargs"] = {**(body.get("vllm_xargs") or {}), **control}

@@ -14,8 +14,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from desist.controller import ModelProfile, get_profile
+from desist.controller.fingerprints import profile_fingerprints
 from desist.data.errors import EngineError, UpstreamError
-from desist.data.fingerprint import fingerprint
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.model import ModelFacts, read_model
 from desist.proxy.engines.upstream.client import UpstreamClient
@@ -43,6 +43,7 @@ class Connection:
         self._settings, self._log = settings, log
         self.profile: ModelProfile = get_profile(profile_name(settings))
         self.facts: ModelFacts | None = None
+        self.upstream: UpstreamSettings | None = None  # where vLLM serves; the child's is known at its start
         self._launch: Launch | None = None
         self._child: Child | None = None
         self._client: UpstreamClient | None = None
@@ -63,6 +64,7 @@ class Connection:
             events, commands = self._launch.events, self._launch.commands
         else:
             events, commands = endpoints(settings)
+        self.upstream = upstream
         self._client = UpstreamClient(upstream)
         await self._client.start()
         self._events = EventStream(events)
@@ -200,7 +202,7 @@ class Connection:
                 f"vllm.decide is '{vllm.decide}', but the plugin runs with decide '{first.decide}'. Change "
                 "one of the two."
             )
-        ours = fingerprint(self.profile)
+        ours = profile_fingerprints(self.profile)["profile"]
         if first.fingerprints.get("profile", ours) != ours:
             raise EngineError(
                 f"the plugin runs with another model profile than '{self.profile.name}'. Set vllm.profile to "

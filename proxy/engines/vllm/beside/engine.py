@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from desist.controller.core import Mode
+from desist.controller.core import Control, Mode
 from desist.data.errors import EngineError
 from desist.data.schema import Sampling
 from desist.proxy.engines.base import Event, GenerationRequest, ModelCard, Need
 from desist.proxy.engines.model import default_sampling
 from desist.proxy.engines.upstream.bodies import path_of
-from desist.proxy.engines.upstream.engine import list_models, read_chunks
-from desist.proxy.engines.vllm.beside.bodies import capped, check_body, is_controlled, vllm_body
+from desist.proxy.engines.upstream.reading import list_models, read_chunks
+from desist.proxy.engines.vllm.beside.bodies import capped, check_body, is_bound, is_controlled, vllm_body
 from desist.proxy.engines.vllm.beside.child import stderr_line
 from desist.proxy.engines.vllm.beside.commander import Commander
 from desist.proxy.engines.vllm.beside.connection import Connection
@@ -32,7 +32,7 @@ from desist.proxy.engines.vllm.beside.followed import Followed, Observer, follow
 from desist.proxy.engines.vllm.beside.outcome import outcome
 from desist.proxy.engines.vllm.beside.run import VllmRun
 from desist.proxy.engines.vllm.wire import CommandDone, Hello
-from desist.proxy.settings import Settings
+from desist.proxy.settings import Settings, UpstreamSettings
 
 if TYPE_CHECKING:
     from desist.proxy.engines.vllm.beside.proxy_probes import ProxyProbes
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "VllmEngine"]
 
 _RELOAD_S = 60.0
+_UNPARSED = (
+    "vLLM runs without a reasoning parser, so that its grammar binds from the first token and nothing is "
+    "thought. Start it with --reasoning-parser desist-{}"
+)
 
 
 class VllmEngine:
@@ -105,6 +109,11 @@ class VllmEngine:
         """Show this engine's counters in `registry`."""
         self.counters.register(registry)
 
+    @property
+    def upstream(self) -> UpstreamSettings | None:
+        """Where vLLM serves, for requests that are passed on untouched. None before `start`."""
+        return self._connection.upstream
+
     async def start(self) -> None:
         """Start or reach vLLM; load probes that run here. Raises `EngineError` or `ProbeError`."""
         if self._connection.started:
@@ -138,6 +147,10 @@ class VllmEngine:
             raise EngineError(reason)
         check_body(request)
         asked, request = request.control, replace(request, control=capped(request.control, self._cap))
+        parser = "" if connection.hello is None else connection.hello.parser
+        bound = not parser and is_bound(request)
+        if bound:  # there is no thinking to control
+            request = replace(request, control=Control("off"))
         key = f"{request.request_id.replace('/', '-')}-{secrets.token_hex(4)}"
         with self._following(request, key) as followed:
             run = VllmRun(
@@ -146,6 +159,8 @@ class VllmEngine:
                 connection.facts,
                 lambda: followed is not None and followed.stopped is not None,
                 template_opens=connection.template_opens,
+                parser=parser,
+                bound=bound,
             )
             body = vllm_body(
                 request,
@@ -168,7 +183,10 @@ class VllmEngine:
                 heard = await followed.end(self._settings.vllm.join_s)
                 if not heard.complete:
                     self.counters.incomplete.inc()
-            yield outcome(run, asked, heard)
+            ended = outcome(run, request.control if bound else asked, heard)
+            if bound and is_controlled(asked):
+                ended = replace(ended, uncontrolled=_UNPARSED.format(connection.profile.name))
+            yield ended
 
     async def stop_now(self, request_id: str) -> int:
         """End the thinking of a running request by hand; of how many choices.
@@ -190,6 +208,10 @@ class VllmEngine:
         if not stopped:
             raise EngineError(f"request {request_id!r} was not stopped: {told[0][0].message}")
         return stopped
+
+    async def stop(self, request_id: str) -> bool:
+        """End the thinking of a running choice by hand; see `desist.proxy.engines.base.Stopping`."""
+        return await self.stop_now(request_id) > 0
 
     async def set_cap(self, mode: Mode) -> None:
         """The kill switch: no request uses a mode above `mode` from now on.

@@ -20,13 +20,17 @@ from pathlib import Path
 from desist.data.errors import EngineError
 from desist.proxy.certificates import certificate_paths
 from desist.proxy.engines.builtin import builtin_model, builtin_probes
-from desist.proxy.engines.vllm.config import PROCESSOR, PluginConfig, offset_endpoint
+from desist.proxy.engines.vllm.config import PARSER, PROCESSOR, PluginConfig, offset_endpoint
 from desist.proxy.settings import Settings
 
 __all__ = ["Launch", "endpoints", "on_cpu", "plan_launch", "probe_folders", "profile_name"]
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 _EVENTS, _COMMANDS = "tcp://127.0.0.1:8111", "tcp://127.0.0.1:8131"
+# The built-in reasoner never saw JSON: where a grammar allows white space it writes nothing else. Forced calls
+# are bound as plain JSON: in a parser's own markup white space cannot be forbidden.
+_COMPACT = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}')
+_PLAIN_CALLS = "VLLM_ENFORCE_STRICT_TOOL_CALLING"
 _LONGEST_PATH = 90  # of a Unix socket: 107 bytes, less what a rank adds
 
 
@@ -121,9 +125,11 @@ def _launch(settings: Settings, folder: Path, port: int, cpu: bool) -> Launch:
     model = str(builtin_model()) if builtin else str(settings.model)
     arguments = ["-m", _SERVER, "--model", model, "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--disable-uvicorn-access-log"]
+    if not any(_names_parser(argument) for argument in vllm.args):
+        arguments += ["--reasoning-parser", PARSER + config.profile]  # or a grammar binds thinking, too
     arguments += ["--logits-processors", PROCESSOR, "--additional-config", json.dumps(config.as_additional())]
     if builtin:
-        arguments += ["--served-model-name", "desist-reasoner"]
+        arguments += ["--served-model-name", "desist-reasoner", *_COMPACT]
     if cpu:
         # A seeded request in a step that prefills in parts ends vLLM's CPU build.
         arguments += ["--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"]
@@ -131,6 +137,8 @@ def _launch(settings: Settings, folder: Path, port: int, cpu: bool) -> Launch:
         arguments += ["--data-parallel-size", str(vllm.ranks)]
     key = secrets.token_hex(16)  # others on this machine must come through the proxy, too
     environ = {"VLLM_API_KEY": key}
+    if builtin:
+        environ[_PLAIN_CALLS] = os.environ.get(_PLAIN_CALLS) or "0"
     if cpu and builtin:
         environ["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE") or "1"
     plugins = os.environ.get("VLLM_PLUGINS")
@@ -169,6 +177,11 @@ def _plugin_config(settings: Settings, events: str, commands: str) -> PluginConf
         tap for folder in streamed for tap in PluginConfig(profile=config.profile, probe=folder).wanted_taps()
     ]
     return config.model_copy(update={"taps": tuple(dict.fromkeys(taps))})
+
+
+def _names_parser(argument: str) -> bool:
+    """Whether an argument of the user's own chooses a reasoning parser."""
+    return argument.partition("=")[0].replace("_", "-") == "--reasoning-parser"
 
 
 def _ranked(endpoint: str, ranks: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from desist.proxy.engines.upstream.counts import TokenCounts
 from desist.proxy.engines.upstream.wire import Chunk
 from desist.proxy.engines.vllm.beside.bodies import is_controlled, wants_ids
 from desist.proxy.engines.vllm.beside.split import ThoughtSplit
+from desist.proxy.engines.vllm.config import PARSER
 from desist.proxy.reasoning import Piece
 
 __all__ = ["VllmRun"]
@@ -27,6 +28,8 @@ _CHARS_PER_TOKEN = 4.0  # where the server hides ids and counts
 class VllmRun:
     """One generation. `stopped` tells whether its thinking was stopped.
 
+    `parser`: the server's reasoning parser, empty without one. `bound`: a grammar rules the whole text, so
+    that nothing in it is thinking.
     `template_opens`: the chat template opens thinking; asked only where the prompt's ids do not tell.
     `answered`: the extracted answer is complete, the stream may be left. `extra`: fields of the whole
     response for the client.
@@ -40,18 +43,22 @@ class VllmRun:
         stopped: Callable[[], bool],
         *,
         template_opens: bool = False,
+        parser: str = "",
+        bound: bool = False,
     ) -> None:
         self._request, self._profile, self._stopped = request, profile, stopped
         self._wants_ids = wants_ids(request)
         chat = request.messages is not None
         # A text completion that nobody asked to control stays as it is, tags included.
-        raw = bool(request.body.get("echo")) or (not chat and not is_controlled(request.control))
+        raw = bound or bool(request.body.get("echo")) or (not chat and not is_controlled(request.control))
+        ours = chat and parser.startswith(PARSER)  # which has tags written into the text, to take them out
         self._split = ThoughtSplit(
             profile,
             facts,
             raw=raw,
             opened=_opened(request, profile, template_opens),
-            shows_special=request.body.get("skip_special_tokens") is False,
+            shows_special=ours or request.body.get("skip_special_tokens") is False,
+            parses=chat and bool(parser),
             may_hide=request.body.get("include_reasoning") is False,
         )
         self._counts = TokenCounts(_CHARS_PER_TOKEN)

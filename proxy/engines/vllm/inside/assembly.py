@@ -46,7 +46,10 @@ _installed: dict[int, tuple[Any, Installed]] = {}
 
 @dataclass(slots=True)
 class Installed:
-    """The plugin of one engine in this process. `path`: what controls requests on the device, if at all."""
+    """The plugin of one engine in this process. `path`: what controls requests on the device, if at all.
+
+    `parser`: vLLM's reasoning parser, empty without one.
+    """
 
     config: PluginConfig
     facts: ModelFacts
@@ -58,6 +61,7 @@ class Installed:
     publisher: Publisher | None = None
     inbox: CommandInbox | None = None
     path: DevicePath | None = None
+    parser: str = ""
 
     @property
     def by_host(self) -> Collection[str]:
@@ -110,6 +114,7 @@ class Installed:
             runtime.cap,
             runtime.outside,
             self.inbox.endpoint if self.inbox is not None else None,
+            self.parser,
         )
 
     def prepare(self, command: Reload) -> tuple[Scoring, tuple[AlphaPolicy, ...]]:
@@ -259,6 +264,7 @@ def assemble(vllm_config: Any, config: PluginConfig, *, runner: str) -> Installe
         read.add(runtime.stream.token_layer)
     rank = int(getattr(parallel, "data_parallel_index", None) or parallel.data_parallel_rank or 0)
     plugin = Installed(config, facts, runtime, runner, device, rank, tuple(sorted(read - {facts.n_layers})))
+    plugin.parser = vllm_config.structured_outputs_config.reasoning_parser or ""
     if get_tp_group().rank_in_group == 0 and (config.events is not None or config.commands is not None):
         _connect(plugin)
     remember(vllm_config, plugin)

@@ -6,7 +6,7 @@ comes that matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -48,7 +48,7 @@ class Attention:
         self._step, self._next = 0, _NEVER
 
     @property
-    def wanted(self) -> Iterable[str]:
+    def wanted(self) -> Collection[str]:
         """The requests whose next row must be looked at."""
         return self._due | self._close if self._close else self._due
 

@@ -57,6 +57,12 @@ def impossible(vllm_config: Any, config: PluginConfig) -> list[str]:
             "decide 'proxy' with tensor parallelism: a decision from outside would reach the ranks at "
             "different steps. Use decide 'engine'"
         )
+    structured = getattr(vllm_config, "structured_outputs_config", None)
+    if getattr(structured, "enable_in_reasoning", False):
+        found.append(
+            "enable_in_reasoning binds thinking to the answer's grammar, so that it never ends: take it out of "
+            "--structured-outputs-config"
+        )
     found += _reasoning_parser(vllm_config, config)
     return found
 

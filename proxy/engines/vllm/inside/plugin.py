@@ -1,6 +1,7 @@
 """The entry point `desist` of `vllm.general_plugins`: called in every process that runs vLLM.
 
-Does nothing but look at each new configuration: without an object `desist` in `--additional-config` nothing
+Offers vLLM a reasoning parser for each model profile, which is used only where it is named. Beyond that it
+does nothing but look at each new configuration: without an object `desist` in `--additional-config` nothing
 of vLLM is changed. With one, what cannot work is refused before anything is loaded, the taps are written
 into the configuration (they must be part of the compile cache's key), and the worker is made to install the
 hooks.
@@ -15,6 +16,7 @@ __all__ = ["register"]
 
 _MARK = "_desist_wrapped"
 _WORKER = "vllm.v1.worker.worker_base"
+_PARSERS = "desist.proxy.engines.vllm.inside.thinking_parser"
 
 
 def register() -> None:
@@ -31,8 +33,21 @@ def register() -> None:
 
         setattr(post_init, _MARK, True)
         VllmConfig.__post_init__ = post_init
+        _offer_parsers()
     if _WORKER in sys.modules:  # a worker process: its configuration was made elsewhere
         _wrap_worker()
+
+
+def _offer_parsers() -> None:
+    """Let vLLM find a reasoning parser by each profile's name; harmony's models have one of vLLM's own."""
+    from vllm.reasoning import ReasoningParserManager
+
+    from desist.controller.profiles import PROFILES
+    from desist.proxy.engines.vllm.config import PARSER
+
+    for name, profile in PROFILES.items():
+        if profile.style == "tags":
+            ReasoningParserManager.register_lazy_module(PARSER + name, _PARSERS, name)
 
 
 def _admit(vllm_config: Any) -> None:

@@ -89,6 +89,9 @@ def _step(runner: Any, plugin: Installed, state: Any) -> None:
     plugin.obey_commands()  # a decision from outside had the whole forward pass to arrive
     runtime = plugin.runtime
     wanted = None if _is_async(runner) else runtime.attention.wanted
+    if wanted is not None and not wanted:
+        runtime.tick()
+        return
     rows = live_rows(runner, state.scheduler_output.num_scheduled_tokens, runtime.tracked, wanted)
     if not rows:
         runtime.tick()

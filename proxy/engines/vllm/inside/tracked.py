@@ -111,7 +111,7 @@ class Tracked:
             min_answer_tokens=min_answer_tokens,
         )
         handoff = session.handoff_ids()
-        if request.structured:
+        if request.structured and len(handoff) > 1:  # else it is the bare tag already
             before, tag, _ = profile.handoff("write").partition(profile.think_close)
             handoff = vocabulary.encode(before + tag)
         return cls(request, identity, session, handoff, uncontrolled)

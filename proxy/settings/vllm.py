@@ -1,19 +1,18 @@
-"""The settings of engines behind the proxy: an OpenAI-compatible server, and vLLM with the plugin.
+"""The settings of vLLM with the plugin: one that is started as a child, or your own (`upstream.url`).
 
-Knows names, bounds and defaults; `settings` puts them into the whole. Knows nothing of engines.
+Knows names, bounds and defaults. Knows nothing of engines.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-__all__ = ["Group", "Seconds", "UpstreamSettings", "VllmSettings"]
+from desist.proxy.settings.group import Group, Seconds
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
+__all__ = ["VllmSettings"]
 
 # What desist writes into the command line of the vLLM that it starts; given twice, the last one would win.
 _OWN_ARGS = (
@@ -27,48 +26,6 @@ _OWN_ARGS = (
     "-dp",
     "--api-server-count",
 )
-
-
-class Group(BaseModel):
-    """Settings that belong together. Frozen; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class UpstreamSettings(Group):
-    """The OpenAI-compatible server behind the proxy."""
-
-    url: str = Field(description="for example http://127.0.0.1:8000/v1")
-    api_key: SecretStr | None = Field(
-        default=None, description="sent upstream; none: the client's own key is"
-    )
-    think_open: str = Field(default="<think>", min_length=1)
-    think_close: str = Field(default="</think>", min_length=1)
-    thinking_opened_by_template: bool = Field(
-        default=False,
-        description="the chat template opens the thinking block and the server does not parse it",
-    )
-    profile: str | None = Field(default=None, description="model profile: cues and hand-off")
-    chars_per_token: float = Field(
-        default=4.0, gt=0.5, le=20, description="used only where the server counts nothing"
-    )
-    continuous_usage: bool = Field(
-        default=True, description="ask for token counts in every chunk when a budget is set"
-    )
-    connect_s: Seconds = 10.0
-    first_byte_s: Seconds = 600.0
-    idle_s: Seconds = 300.0
-    total_s: Seconds = 3600.0
-    max_connections: int = Field(default=1024, ge=1)
-
-    @field_validator("url")
-    @classmethod
-    def _base_url(cls, value: str) -> str:
-        url = value.strip().rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http:// or https:// address such as http://127.0.0.1:8000/v1")
-        return url if url.endswith("/v1") else url + "/v1"
 
 
 class VllmSettings(Group):

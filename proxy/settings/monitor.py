@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from desist.proxy.engine_settings import Group
+from desist.proxy.settings.group import Group
 
 __all__ = ["MonitorSettings"]
 

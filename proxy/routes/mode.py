@@ -1,0 +1,61 @@
+"""GET and POST /desist/v1/mode: where the kill switch stands, and turning it. An operator's key is asked for.
+
+Knows the body; the switch is in `switch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from desist.data.errors import ControlError
+from desist.proxy.access import require_operator
+from desist.proxy.errors import ApiError, validation_error
+from desist.proxy.intake import read_json
+from desist.proxy.state import ProxyState, state_of
+
+__all__ = ["ModeBody", "router"]
+
+router = APIRouter()
+_MOST_BYTES = 4096
+
+
+class ModeBody(BaseModel):
+    """The highest mode that requests may use from now on. "active" holds nothing back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["off", "shadow", "active"]
+
+
+@router.get("/desist/v1/mode")
+async def get_mode(request: Request) -> dict[str, Any]:
+    require_operator(request)
+    return _told(state_of(request))
+
+
+@router.post("/desist/v1/mode")
+async def set_mode(request: Request) -> dict[str, Any]:
+    """Turn the switch: new requests obey at once, those that run are stopped by no score any more.
+
+    Raises `ApiError` 400 for another body, 503 where other workers could not be told.
+    """
+    require_operator(request)
+    state = state_of(request)
+    try:
+        body = ModeBody.model_validate(await read_json(request, _MOST_BYTES))
+    except ValidationError as error:
+        raise validation_error(error) from error
+    try:
+        persistent = await state.switch.turn(body.mode)
+    except ControlError as error:
+        raise ApiError(503, str(error), code="mode_not_kept") from error
+    return _told(state) | {"persistent": persistent}
+
+
+def _told(state: ProxyState) -> dict[str, Any]:
+    """`cap`: the highest mode of new requests; `mode`: that of those which name none."""
+    told = {"object": "desist.mode", "cap": state.switch.cap, "default": state.settings.control.mode}
+    return told | ({} if state.switch.failure is None else {"failure": state.switch.failure})
