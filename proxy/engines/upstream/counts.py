@@ -28,6 +28,8 @@ class TokenCounts:
         self._tags = 0  # those before the first reasoning: a tag that opens thinking
         self._at_reasoning = 0  # generated tokens when reasoning was last seen
         self._exact_reasoning = True  # every chunk with reasoning carried a count and no content
+        #: All tokens up to the end of the chunk just read.
+        self.generated = 0
 
     def read(self, chunk: Chunk) -> int:
         """Take a chunk; returns all tokens generated up to its end."""
@@ -36,6 +38,7 @@ class TokenCounts:
         self._text += len(chunk.reasoning) + len(chunk.content)
         if chunk.usage is not None:
             self._usage = chunk.usage
+        self.generated = self._ids or self._counted or math.ceil(self._text / self._chars_per_token)
         return self.generated
 
     def reasoned(self, text: str, *, alone: bool) -> None:
@@ -44,15 +47,13 @@ class TokenCounts:
             self._tags = min(self._before, self.generated)
         self._reasoning_text += len(text)
         self._at_reasoning = self.generated
-        counted = bool(self._ids) or _int(self._usage.get("completion_tokens")) is not None
+        counted = bool(self._ids) or self._counted is not None
         self._exact_reasoning = self._exact_reasoning and alone and counted
 
     @property
-    def generated(self) -> int:
-        if self._ids:
-            return self._ids
-        counted = _int(self._usage.get("completion_tokens"))
-        return counted or math.ceil(self._text / self._chars_per_token)
+    def _counted(self) -> int | None:
+        """What the server's running usage says; None: it says nothing."""
+        return _int(self._usage.get("completion_tokens"))
 
     @property
     def reasoning(self) -> int:
@@ -67,7 +68,7 @@ class TokenCounts:
     @property
     def exact(self) -> bool:
         """Whether the tokens generated were counted by the server, or by their ids."""
-        return bool(self._ids) or bool(_int(self._usage.get("completion_tokens"))) or not self._text
+        return bool(self._ids) or bool(self._counted) or not self._text
 
     @property
     def split_exact(self) -> bool:
@@ -84,7 +85,7 @@ class TokenCounts:
     @property
     def total(self) -> int:
         """All tokens of a finished call; the server's own count comes first."""
-        return _int(self._usage.get("completion_tokens")) or self.generated
+        return self._counted or self.generated
 
     def split(self) -> tuple[int, int]:
         """(reasoning, answer) tokens of a finished call; the server's own count of reasoning comes first."""

@@ -338,10 +338,11 @@ class UpstreamRun:
         self.prompt_ids = chunk.prompt_ids or self.prompt_ids
         if (chunk.reasoning or chunk.content) and not chunk.token_ids:
             self._all_ids = False
-        extra = dict(chunk.extra)
-        if not self.request.body.get("return_token_ids"):
-            extra.pop("prompt_token_ids", None)
-        self.extra |= extra
+        if chunk.extra:
+            extra = dict(chunk.extra)
+            if not self.request.body.get("return_token_ids"):
+                extra.pop("prompt_token_ids", None)
+            self.extra |= extra
 
 
 def estimated_prompt(run: UpstreamRun, chars_per_token: float) -> tuple[int, bool]:

@@ -106,4 +106,6 @@ def _chunk(body: Mapping[str, Any], choice: Mapping[str, Any], delta: Any) -> Ch
 
 
 def _rest(found: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    if found.keys() <= known:  # nearly every chunk
+        return {}
     return {key: value for key, value in found.items() if value is not None and key not in known}
