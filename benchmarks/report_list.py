@@ -97,7 +97,7 @@ R70 | proxy replay | vllm-project/vllm#42548 | benchmarks see no token of a reas
 R71 | CLI proxy | vLLM forum, thread 2533 | a budget that does not bind seems to work
 R74 | controller calibration replay | vllm-project/vllm#27192 | raw scores are noisy: smoothing and patience
 R75 | proxy | NousResearch/hermes-agent#98576 | strict clients, and streams of reasoning only
-R76 | docs | ggml-org/llama.cpp#22323 | a hint that shall save tokens makes thinking longer
+R76 | replay docs | ggml-org/llama.cpp#22323 | a hint that shall save tokens makes thinking longer
 R77 | controller proxy | NVIDIA NIM and FastDeploy manuals | two budgets at once: which one fired
 R79 | controller proxy | hao-ai-lab/Dynasor (its code) | words found inside words; a chunk counted as a token
 B3 | proxy parser | peers, measured | tokens claimed as saved that the server generated; bodies and keys changed

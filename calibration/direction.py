@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy.stats import mannwhitneyu
 
 from desist.calibration.paths import Paths
 
@@ -37,5 +36,8 @@ def direction(paths: Paths) -> Direction:
     good, bad = paths.statistic[here & ~paths.bad], paths.statistic[here & paths.bad]
     if not len(good) or not len(bad):
         return Direction(auroc=None, boundaries=len(good) + len(bad))
-    won = mannwhitneyu(good, bad, method="asymptotic").statistic
-    return Direction(auroc=float(won) / (len(good) * len(bad)), boundaries=len(good) + len(bad))
+    below = np.sort(
+        bad
+    )  # won and half-won pairs by rank; scipy.stats would cost half a second at every start
+    won = sum(float(np.searchsorted(below, good, side).sum()) for side in ("left", "right")) / 2
+    return Direction(auroc=won / (len(good) * len(bad)), boundaries=len(good) + len(bad))

@@ -72,7 +72,8 @@ class HiddenDisk:
         if size is None:
             return " (how many is not known: no --max-tokens, and the model tells no context length)"
         guess = ", an assumption" if assumed else ""
-        return f", {size / 1e9:,.3g} GB for {self.traces:,} traces of {self.max_tokens:,} tokens ({which}{guess})"
+        run = f"{self.traces:,} traces of {self.max_tokens:,} tokens"
+        return f", {size / 1e9:,.3g} GB for {run} ({which}{guess})"
 
 
 def hidden_disk(
@@ -85,7 +86,7 @@ def hidden_disk(
     dtype: HiddenDtype = "float16",
     every_n: int | None = None,
 ) -> HiddenDisk:
-    """The disk of a collection of `traces`. `every_n`: a boundary that often; None: at cues and paragraphs."""
+    """The disk of a collection of `traces`. `every_n`: a boundary that often; None: at cues."""
     item = np.dtype(dtype).itemsize
     return HiddenDisk(
         traces=traces,

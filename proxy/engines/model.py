@@ -20,7 +20,7 @@ from desist.data.fingerprint import fingerprint
 from desist.data.schema import Message, Sampling
 from desist.proxy.engines.refusal import RequestRefused
 
-__all__ = ["ModelFacts", "count_layers", "default_sampling", "read_model"]
+__all__ = ["ModelFacts", "count_layers", "default_sampling", "read_model", "tap_index"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,20 @@ def read_model(path: str | Path, *, dtype: str, weights: bool = True) -> ModelFa
 def count_layers(path: str | Path) -> int:
     """How many layers the model of a folder has: the index of its last tap. Raises `EngineError`."""
     return _Config(Path(path)).size("num_hidden_layers")
+
+
+def tap_index(tap: int, n_layers: int) -> int:
+    """A tap as an index from the front: 0 = embeddings, `n_layers` = -1 = the last, after the final norm.
+
+    Raises `EngineError` where a model of `n_layers` layers has no such tap.
+    """
+    index = tap + n_layers + 1 if tap < 0 else tap
+    if not 0 <= index <= n_layers:
+        raise EngineError(
+            f"tap {tap} does not exist: a model of {n_layers} layers has taps 0 to {n_layers} "
+            "(0: embeddings; -1: the last, after the final norm)."
+        )
+    return index
 
 
 def default_sampling(path: str | Path) -> Sampling:

@@ -17,6 +17,7 @@ from desist.controller import (
     Session,
     StopReason,
     get_profile,
+    grace_tokens,
 )
 from tests.fakes.vocabulary import FakeVocabulary
 
@@ -79,6 +80,15 @@ def test_empty_thinking_block_in_the_prompt_is_never_stopped() -> None:
     live = Session(QWEN, vocabulary, Control(policy=Policy(lam=0.0), budget=0), prompt, 100)
     assert drive(live, vocabulary, [" Wait", "\n\n", "x"], {}) == 3
     assert live.stop_reason is StopReason.NATURAL
+
+
+@pytest.mark.parametrize(("budget", "step"), [(8, 8), (20, 22), (64, 70), (150, 165)])
+def test_R09_a_budget_fires_at_its_step_in_200_steps_of_steady_decoding(budget: int, step: int) -> None:
+    """Only tokens are pushed: nothing joins or leaves. No place is clean, so the grace (a tenth) passes."""
+    vocabulary = FakeVocabulary()
+    live = session(vocabulary, Control(budget=budget))
+    assert drive(live, vocabulary, ["x"] * 200, {}) == step == budget + grace_tokens(budget)
+    assert live.stop_reason is StopReason.BUDGET
 
 
 def test_hold_off_and_budget_reach_the_machine() -> None:

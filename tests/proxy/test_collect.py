@@ -17,6 +17,7 @@ from desist.data.judges import answers_equal
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
 from desist.probes.base import ProbeCard
+from desist.probes.disk import hidden_disk
 from desist.probes.features import hidden_dir, read_hidden, token_dir
 from desist.proxy.batch_runs import request_seed, run_batch
 from desist.proxy.collect import CollectReport, collect, trace_id_of
@@ -91,6 +92,30 @@ def test_hidden_states_lie_beside_the_traces(
         indices = [record.index for record in trace.boundaries]
         assert rows.of_trace(trace.trace_id, indices).shape == (len(indices), 2 * WIDTH)
         assert len(tokens.of_trace(trace.trace_id)) == trace.n_reasoning_tokens
+
+
+def test_R54_the_disk_that_was_told_is_what_is_written(
+    collected: tuple[Path, list[Trace], CollectReport],
+) -> None:
+    """Rows x layers x width x bytes, to the byte; and no trace is longer than what was told as the most."""
+    out, traces, _ = collected
+    disk = hidden_disk(
+        12, taps=TAPS, token_tap=2, hidden_size=WIDTH, max_tokens=SAMPLING.max_tokens, every_n=PROFILE.every_n
+    )
+    written = {
+        folder: sum(map(payload, folder.glob("shard-*"))) for folder in (hidden_dir(out), token_dir(out))
+    }
+    n_rows = sum(len(trace.boundaries) for trace in traces)
+    n_tokens = sum(trace.n_reasoning_tokens for trace in traces)
+    assert disk.boundary_row == 2 * WIDTH * 2 + 4
+    assert written[hidden_dir(out)] == n_rows * disk.boundary_row <= (disk.boundary_bytes or 0)
+    assert written[token_dir(out)] == n_tokens * disk.token_row <= (disk.token_bytes or 0)
+
+
+def payload(shard: Path) -> int:
+    """Bytes of a safetensors file without its header."""
+    head = int.from_bytes(shard.read_bytes()[:8], "little")
+    return shard.stat().st_size - 8 - head
 
 
 def test_live_runs_with_the_same_seed_are_the_collected_traces(

@@ -15,6 +15,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from desist.data.errors import EngineError
+from desist.proxy.engines.model import tap_index
 
 __all__ = ["KV_BLOCK", "MIN_WIDTH", "SlotBatch", "Snapshot", "StepOutput"]
 
@@ -180,12 +181,7 @@ class SlotBatch:
 
     def tap_index(self, tap: int) -> int:
         """A tap as an index from the front. Raises `EngineError` where the model has no such layer."""
-        index = tap + self.n_layers + 1 if tap < 0 else tap
-        if not 0 <= index <= self.n_layers:
-            raise EngineError(
-                f"tap {tap} does not exist: a model of {self.n_layers} layers has taps 0 to {self.n_layers}"
-            )
-        return index
+        return tap_index(tap, self.n_layers)
 
     @property
     def n_rows(self) -> int:

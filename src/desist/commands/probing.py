@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from desist.commands.common import (
     VllmArgs,
     app,
     dump,
+    err,
     progress_bar,
     show,
     status,
@@ -27,6 +29,8 @@ from desist.commands.common import (
 
 if TYPE_CHECKING:
     from desist.controller import ModelProfile
+    from desist.data.schema import Sampling
+    from desist.probes.disk import HiddenDisk
     from desist.proxy.batch_runs import BatchRunner
     from desist.proxy.engines.model import ModelFacts
 
@@ -41,7 +45,9 @@ def collect(
     n: Annotated[int, typer.Option("--n", min=1, help="How many problems.")] = 3000,
     model: Model = None,
     profile: Annotated[str | None, typer.Option(help="Model profile (default: the built-in one's).")] = None,
-    taps: Annotated[str | None, typer.Option(help="Layers to keep, for example 7,14,21,28.")] = None,
+    taps: Annotated[
+        str | None, typer.Option(help="Layers to keep, as 7,14,-1 (0: embeddings, -1: last).")
+    ] = None,
     token_tap: Annotated[int | None, typer.Option(help="Layer kept for every token (ROM).")] = None,
     temperature: Annotated[float | None, typer.Option(help="Default: the model's own.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Default: the model's own.")] = None,
@@ -60,7 +66,7 @@ def collect(
     from desist.data import read_problems
     from desist.proxy.collect import collect as run
     from desist.proxy.engines.embedded.artefacts import builtin_model
-    from desist.proxy.engines.model import count_layers, default_sampling
+    from desist.proxy.engines.model import count_layers, default_sampling, tap_index
     from desist.proxy.studies.builtin import builtin_problems, builtin_taps
 
     if vllm_arg and engine != "vllm":
@@ -75,17 +81,56 @@ def collect(
     )
     chosen = list(read_problems(problems)) if problems else builtin_problems(cast(Any, split), seed, n)
     used = get_profile(profile or "qwen3") if profile or model else builtin_profile()
-    layers = tap_list(taps) or builtin_taps(count_layers(folder))
+    n_layers = count_layers(folder)
+    layers = tap_list(taps) or builtin_taps(n_layers)
+    for tap in (*layers, *([] if token_tap is None else [token_tap])):
+        tap_index(tap, n_layers)  # a layer that is not there is told before anything is loaded
     with (
         _running(engine, folder, used, layers, token_tap, batch, vllm_arg or ()) as (running, runner),
         progress_bar(quiet) as tell,
     ):
+        disk = _disk(running, used, sampling, len(chosen), layers, token_tap)
+        _tell_disk(disk, out, quiet)
         report = run(
             chosen, model=running, profile=used, sampling=sampling, out=out, seed=seed, taps=layers,
             keep_tokens_tap=token_tap, batch=batch, answer=answer, floors=floors, runner=runner,
             progress=lambda done, total: tell("collecting", done, total),
         )  # fmt: skip
-    show(dump(report), as_json=as_json)
+    show({**dump(report), "hidden_disk": {**dump(disk), "total_bytes": disk.total_bytes}}, as_json=as_json)
+
+
+def _disk(
+    model: ModelFacts,
+    profile: ModelProfile,
+    sampling: Sampling,
+    n: int,
+    taps: Sequence[int],
+    token_tap: int | None,
+) -> HiddenDisk:
+    """What the hidden states of `n` traces will need."""
+    from desist.probes.disk import hidden_disk
+
+    longest = min((size for size in (sampling.max_tokens, model.max_length) if size), default=None)
+    every = {"token": 1, "every_n": profile.every_n}
+    return hidden_disk(
+        n, taps=taps, token_tap=token_tap, hidden_size=model.hidden_size, max_tokens=longest,
+        every_n=next((step for kind, step in every.items() if kind in profile.kinds), None),
+    )  # fmt: skip
+
+
+def _tell_disk(disk: HiddenDisk, out: Path, quiet: bool) -> None:
+    """Says before the run what it will write, and loudly where that does not fit."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(out.parent).free
+    short = disk.total_bytes is not None and disk.total_bytes > free
+    if short:
+        err.print(
+            f"{disk.words()}: may not fit, {free / 1e9:,.3g} GB are free at {out.parent}. Keep fewer layers "
+            "(--taps), no --token-tap, or write elsewhere (--out).",
+            style="bold yellow",
+        )
+    elif not quiet:
+        err.print(f"{disk.words()}; {free / 1e9:,.3g} GB free")
 
 
 @contextmanager

@@ -83,13 +83,17 @@ def joined(reply: httpx.Response) -> tuple[str, str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("dialect", ["tags", "reasoning", "reasoning_content", "opened_tags"])
-@pytest.mark.parametrize("tag_cut", [None, 1, 4, 6])
+@pytest.mark.parametrize(
+    ("dialect", "tag_cut"),
+    [
+        *((dialect, cut) for dialect in ("tags", "opened_tags") for cut in (None, 1, 4, 6)),
+        ("reasoning", None),
+        ("reasoning_content", None),
+    ],
+)
 def test_B3_a_cap_stops_the_server_and_claims_no_more_than_it_saved(
     world: World, stream: bool, dialect: Any, tag_cut: int | None
 ) -> None:
-    if tag_cut != 4 and "tags" not in dialect:
-        pytest.skip("there are no tags to cut")
     world.fake.dialect, world.fake.tag_cut = dialect, tag_cut
     base = world.proxy(thinking_opened_by_template=True) if dialect == "opened_tags" else world.base
     reasoning, content, told = joined(world.ask(base, stream=stream, thinking_token_budget=32))
@@ -133,6 +137,16 @@ def test_B3_the_body_is_the_clients(world: World) -> None:
         assert "logprobs" not in body
     ours = {"messages", "max_tokens", "thinking_token_budget"}
     assert set(first) - ADDED - ours == set(sent)
+
+
+@pytest.mark.parametrize(
+    "budget", [{"thinking_token_budget": 8}, {"thinking": {"type": "enabled", "budget_tokens": 8}}]
+)
+def test_R76_no_hint_is_put_into_the_prompt(world: World, budget: dict[str, Any]) -> None:
+    """A budget binds by a cut; the model is never told of it, so no hint can make it think longer."""
+    _, content, told = joined(world.ask(**budget))
+    assert (content, told["stop_reason"]) == ("Answer 42", "budget")
+    assert world.fake.bodies[0]["messages"] == [{"role": "user", "content": "?"}]
 
 
 @pytest.mark.parametrize("stream", [True, False])

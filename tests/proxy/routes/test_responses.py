@@ -214,7 +214,7 @@ def test_an_answer_cut_by_the_limit_is_incomplete(base: str, engine: FrontEngine
     assert stream(base)[-1]["type"] == "response.incomplete"
 
 
-def test_r78_a_failure_in_the_stream_is_told_and_raised(
+def test_r69_a_failure_in_the_stream_is_told_and_raised(
     base: str, client: openai.OpenAI, engine: FrontEngine
 ) -> None:
     engine.script = [Delta("reasoning", "hm"), Delta("content", "The"), EngineError("the card is gone")]
