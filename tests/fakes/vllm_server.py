@@ -81,8 +81,8 @@ class _Running:
 class FakeVllm:
     """Serves `script` to everybody, one token a step; once stopped, `after_stop`.
 
-    `parser`: a reasoning parser runs. `lose`: events that never reach the network. `per_chunk`: tokens in a
-    streamed chunk. `mask`: a token id that cannot be forced.
+    `parser`: a reasoning parser runs; `names`: the one that the plugin names. `lose`: events that never reach
+    the network. `per_chunk`: tokens in a streamed chunk. `mask`: a token id that cannot be forced.
     """
 
     script: str = SCRIPT
@@ -90,6 +90,7 @@ class FakeVllm:
     decide: str = "engine"
     stream: str | None = None
     parser: bool = False
+    names: str = ""
     per_chunk: int = 1
     pause_s: float = 0.0
     state_of: Callable[[int], float] = float
@@ -125,7 +126,7 @@ class FakeVllm:
         return Hello(
             WIRE_VERSION, "0", "0.32.0", "fake", 0, self.decide, self.stream, (2,), WIDTH,
             ("probe",) if self.runtime.score_here else (), prints, self.runtime.cap, self.outside,
-            parser="fake" if self.parser else "",
+            parser=self.names,
         )  # fmt: skip
 
     def app(self) -> Starlette:

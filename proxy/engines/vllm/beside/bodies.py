@@ -80,8 +80,6 @@ def vllm_body(
     if request.control.budget is not None:
         body = without_budgets(body)
     body["return_token_ids"] = True
-    if is_bound(request):
-        body.pop("include_reasoning", None)  # false makes vLLM bind thinking, too; the proxy hides it itself
     if followed:
         control = to_xargs(key, request.control, min_answer_tokens=min_answer_tokens)
         body["vllm_xargs"] = {**(body.get("vllm_xargs") or {}), **control}

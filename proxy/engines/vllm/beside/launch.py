@@ -27,8 +27,8 @@ __all__ = ["Launch", "endpoints", "on_cpu", "plan_launch", "probe_folders", "pro
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 _EVENTS, _COMMANDS = "tcp://127.0.0.1:8111", "tcp://127.0.0.1:8131"
-# The built-in reasoner never saw JSON: where a grammar allows white space it writes nothing else. Forced calls
-# are bound as plain JSON: in a parser's own markup white space cannot be forbidden.
+# The built-in reasoner never saw JSON: where a grammar allows white space it writes nothing else. Its forced
+# calls are plain JSON, for in a tool parser's own markup white space cannot be forbidden.
 _COMPACT = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}')
 _PLAIN_CALLS = "VLLM_ENFORCE_STRICT_TOOL_CALLING"
 _LONGEST_PATH = 90  # of a Unix socket: 107 bytes, less what a rank adds

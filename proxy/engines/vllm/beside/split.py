@@ -74,7 +74,7 @@ class ThoughtSplit:
             pieces.append(Piece("reasoning", chunk.reasoning))
         by_ids = self._splits_by_ids and not self._by_server
         shown = self._ids.feed(chunk.token_ids, chunk.content if by_ids else "") if self._ids else []
-        if chunk.content and stopped and self._by_server and not (self._answered or self._raw or self._text):
+        if chunk.content and self._by_server and not (self._answered or self._raw or self._text):
             # The server takes the first close tag for the end; what follows it directly is still waste.
             self._text = ThinkSplitter.of(self._profile, closed=True)
         if by_ids:

@@ -60,8 +60,8 @@ def impossible(vllm_config: Any, config: PluginConfig) -> list[str]:
     structured = getattr(vllm_config, "structured_outputs_config", None)
     if getattr(structured, "enable_in_reasoning", False):
         found.append(
-            "enable_in_reasoning binds thinking to the answer's grammar, so that it never ends: take it out of "
-            "--structured-outputs-config"
+            "enable_in_reasoning binds thinking to the answer's grammar, so that it never ends: take it out "
+            "of --structured-outputs-config"
         )
     found += _reasoning_parser(vllm_config, config)
     return found

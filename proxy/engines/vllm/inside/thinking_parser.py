@@ -36,8 +36,8 @@ class ThinkingParser(ReasoningParser):  # type: ignore[misc]
         opening, closing = map(self._vocabulary.special_id, tags)
         if opening is None or closing is None:
             raise ValueError(
-                f"this model has no tokens {tags[0]!r} and {tags[1]!r}, as profile '{self.profile.name}' has. "
-                "Choose the profile of this model."
+                f"this model has no tokens {tags[0]!r} and {tags[1]!r}, which profile '{self.profile.name}' "
+                "names. Choose the profile of this model."
             )
         self._closing = closing
         self._hidden = not {opening, closing}.isdisjoint(tokenizer.all_special_ids)

@@ -151,7 +151,7 @@ WRITTEN = {
     Identity: "[] key prompt= choice=",
     Told: "[] action reason position index= score= certified=",
     Hello: "hello wire version vllm runner rank decide stream taps hidden_size scorers fingerprints cap "
-    "outside commands=",
+    "outside commands= parser=",
     Opened: "open identity prompt_tokens mode uncontrolled=",
     Scored: "scored identity n index position tokens kind text scores decision held= hidden= dtype=",
     Stopped: "stopped identity n decision tokens handoff",

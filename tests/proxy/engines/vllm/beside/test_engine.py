@@ -68,7 +68,7 @@ def stack() -> Iterator[Stack]:
 def parsing() -> Iterator[Stack]:
     """A server that says that it parses thinking."""
     with ExitStack() as servers:
-        yield Stack(servers, parser=True)
+        yield Stack(servers, parser=True, names="theirs")
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_a_grammar_without_a_reasoning_parser_leaves_nothing_to_control(
     assert texts(reply) == ("", "12")
     assert "--reasoning-parser desist-desist-reasoner" in reply["desist"]["uncontrolled"]
     stack.fake.script = "12<|im_end|>"
-    assert ask(stack.base, desist={"mode": "off"}, **body)["desist"]["uncontrolled"] is None
+    assert ask(stack.base, desist={"mode": "off", "object": True}, **body)["desist"]["uncontrolled"] is None
 
 
 @pytest.mark.parametrize("body", BOUND)
@@ -270,11 +270,6 @@ def test_a_grammar_behind_a_reasoning_parser_is_controlled(parsing: Stack, body:
     message = reply["choices"][0]["message"]
     assert message["content"].startswith(ANSWER[:3])
     assert not message.get("reasoning")
-
-
-def test_a_plain_request_keeps_its_wish_for_no_reasoning(parsing: Stack) -> None:
-    ask(parsing.base, include_reasoning=False)
-    assert parsing.fake.bodies.pop()["include_reasoning"] is False
 
 
 def test_choices_and_prompts_are_requests_of_their_own(stack: Stack) -> None:

@@ -23,6 +23,18 @@ from desist.proxy.studies.builtin import builtin_problems
 from tests.fakes.server import HTTP, live_server, wait_for
 
 PROBLEMS = [problem.text for problem in builtin_problems("test", 11, 48)]
+SCHEMA: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "n",
+        "schema": {
+            "type": "object",
+            "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+            "required": ["n"],
+            "additionalProperties": False,
+        },
+    },
+}
 SLOW = httpx.Client(timeout=300, limits=httpx.Limits(max_connections=64))
 
 
@@ -75,7 +87,8 @@ def serve(servers: ExitStack, **vllm: Any) -> Served:
 def served() -> Iterator[Served]:
     """Decides in the engine; the same probe runs in the proxy as a candidate."""
     with ExitStack() as servers:
-        yield serve(servers, candidate=builtin_probes()[0])
+        args = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+        yield serve(servers, candidate=builtin_probes()[0], args=args)
 
 
 def test_the_built_in_certificates_hold_here(served: Served) -> None:
@@ -157,6 +170,49 @@ def test_budgets_and_answer_forms(served: Served) -> None:
     )
     assert refused.status_code == 400
     assert "max_model_len" in refused.json()["error"]["message"]
+
+
+def test_a_schema_binds_the_answer_and_leaves_thinking_free(served: Served) -> None:
+    """After the model's own close tag and after a forced one, at any budget, and without our control."""
+    for asked, n, reasons in (
+        ({}, 16, {"probe", "natural"}),
+        ({"thinking_token_budget": 12}, 2, {"budget"}),
+        ({"thinking_token_budget": 0}, 2, {"budget"}),
+        ({"include_reasoning": False}, 2, {"probe", "natural"}),
+        ({"desist": {"mode": "off"}}, 2, None),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, 2, None),
+    ):
+        found = set()
+        for reply in served.ask_all(PROBLEMS[:n], response_format=SCHEMA, max_tokens=400, **asked):
+            (choice,) = reply["choices"]
+            assert choice["finish_reason"] == "stop"
+            assert 0 <= json.loads(choice["message"]["content"])["n"] <= 99, asked
+            if reasons is not None:
+                assert reply["desist"]["uncontrolled"] is None
+                found.add(reply["desist"]["stop_reason"])
+            shown = not any(name in str(asked) for name in ("include_reasoning", "enable_thinking"))
+            assert bool(choice["message"].get("reasoning")) == shown, asked
+        assert found <= (reasons or set())
+        assert n < 16 or "probe" in found
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "total"}}])
+def test_a_call_that_is_asked_for_comes_out_as_a_call(served: Served, choice: Any) -> None:
+    function = {"name": "total", "parameters": SCHEMA["json_schema"]["schema"]}
+    asked = {
+        "tools": [{"type": "function", "function": function}], "tool_choice": choice, "max_tokens": 400,
+        "parallel_tool_calls": False,
+    }  # fmt: skip
+    reasons = set()
+    for reply in served.ask_all(PROBLEMS[:6], **asked):
+        message = reply["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        assert call["function"]["name"] == "total"
+        assert 0 <= json.loads(call["function"]["arguments"])["n"] <= 99
+        assert message["reasoning"]
+        assert not message["content"]
+        reasons.add(reply["desist"]["stop_reason"])
+    assert "probe" in reasons
 
 
 def test_a_thousand_requests_a_third_of_which_leave_leave_nothing_behind(served: Served) -> None:

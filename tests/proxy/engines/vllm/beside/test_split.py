@@ -134,8 +134,9 @@ def test_a_server_that_parses_is_believed(facts: ModelFacts) -> None:
     split = ThoughtSplit(PROFILE, facts)
     thought = tuple(ids_of(facts, "12.</think>"))
     pieces = split.feed(Chunk(reasoning="12.", token_ids=thought, prompt_ids=prompt_of(facts)), stopped=False)
-    pieces += split.feed(Chunk(content="</think> is a tag."), stopped=False)
-    assert joined(pieces) == ("12.", "</think> is a tag.")
+    pieces += split.feed(Chunk(content="\n\nThe tag is </think>, "), stopped=False)
+    pieces += split.feed(Chunk(content="</think>."), stopped=False)
+    assert joined(pieces) == ("12.", "The tag is </think>, </think>.")
     assert split.n_reasoning == len(thought) - 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desist.controller import Control, ModelProfile, Policy
+from desist.controller import Control, ModelProfile, Policy, grace_tokens
 from desist.proxy.engines.vllm.inside.tracked import Request, Tracked
 from desist.proxy.engines.vllm.wire import Blocked, Closed, Identity, Scored, Stopped
 from tests.fakes.vocabulary import FakeVocabulary
@@ -130,6 +130,19 @@ def test_the_hand_off_follows_the_boundary_and_is_counted() -> None:
     handoff = words.encode(PROFILE.handoff_write)
     assert tuple(out[stop.tokens : stop.tokens + len(handoff)]) == handoff == stop.handoff
     assert (end.handoff_tokens, end.stop_reason) == (len(handoff), "probe")
+
+
+@pytest.mark.parametrize("budget", [8, 40, 150])
+def test_R09_a_budget_forces_at_its_step_while_the_batch_stays_the_same(budget: int) -> None:
+    """One request alone, 200 steps, no command and no neighbour: rows alone move the count."""
+    words = vocabulary()
+    out, events, end = run(Control("shadow", Policy(lam=None), budget), words.ids("one") * 5, 200)
+    (stop,) = [event for event in events if isinstance(event, Stopped)]
+    handoff = words.encode(PROFILE.handoff_write)
+    step = budget + grace_tokens(budget)
+    assert (stop.tokens, end.stop_reason) == (step, "budget")
+    assert tuple(out[step : step + len(handoff)]) == handoff
+    assert set(out[:step]) == set(words.ids("one"))
 
 
 def test_a_masked_hand_off_is_told_once_a_boundary_and_the_text_is_read_on() -> None:
