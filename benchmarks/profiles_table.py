@@ -7,15 +7,12 @@ python -m benchmarks.profiles_table --check    exit 1 where the page is not curr
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.pages import page_command, table
 from desist.controller import PROFILES, ModelProfile
 from desist.controller.model_names import NAME_RULES
-from desist.data.jsonl import atomic_file
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
 _CALLS = {"any": "always", "name": "with a name after it", "markup": "with `{`, `[` or markup after it"}
@@ -24,7 +21,7 @@ _CALLS = {"any": "always", "name": "with a name after it", "markup": "with `{`, 
 def profile_table() -> str:
     """One row a profile."""
     head = ("profile", "thinking", "tool call in thinking ends it", "assistant header", "who opens", "switch")
-    return _table(head, [_row(profile) for profile in PROFILES.values()])
+    return table(head, [_row(profile) for profile in PROFILES.values()])
 
 
 def _row(profile: ModelProfile) -> tuple[str, ...]:
@@ -46,48 +43,16 @@ def _row(profile: ModelProfile) -> tuple[str, ...]:
 
 def name_table() -> str:
     """The rules of names, in the order in which they are tried."""
-    return _table(("the model's name holds", "profile"), [(_code(p), f"`{name}`") for p, name in NAME_RULES])
-
-
-def page(text: str) -> str:
-    """`text` with each table between its two marks made anew. Raises `ValueError` where marks are missing."""
-    for name, make in (("profiles", profile_table), ("names", name_table)):
-        parts = re.split(
-            f"<!-- table: {name} -->\n.*?<!-- end: {name} -->", text, maxsplit=1, flags=re.DOTALL
-        )
-        if len(parts) != 2:
-            raise ValueError(f"docs/profiles.md has no place for the table '{name}'.")
-        text = f"{parts[0]}<!-- table: {name} -->\n{make()}\n<!-- end: {name} -->{parts[1]}"
-    return text
+    return table(("the model's name holds", "profile"), [(_code(p), f"`{name}`") for p, name in NAME_RULES])
 
 
 def _code(text: str) -> str:
     return f"`{text}`".replace("\n", "\\n")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print, write or check the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="write the page")
-    parser.add_argument("--check", action="store_true", help="exit 1 where the page is not current")
-    asked = parser.parse_args(arguments)
-    now = PAGE.read_text(encoding="utf-8")
-    made = page(now)
-    if asked.check:
-        return int(made != now)
-    if asked.write:
-        with atomic_file(PAGE) as file:
-            file.write(made.encode())
-    else:
-        sys.stdout.write(made)
-    return 0
+    return page_command(__doc__, PAGE, {"profiles": profile_table, "names": name_table}, arguments)
 
 
 if __name__ == "__main__":

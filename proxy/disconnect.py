@@ -1,8 +1,7 @@
 """Notices that a client went away, and stops what was being done for it.
 
 Knows ASGI: `http.disconnect`, and how a stream is written piece by piece. Works for plain answers and,
-through
-`StreamedResponse`, for streams.
+through `StreamedResponse`, for streams.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from desist.data.errors import ControlError
 from desist.proxy.access import refuse_open
 from desist.proxy.app import create_app
 from desist.proxy.engines.base import Engine
-from desist.proxy.loops import run
+from desist.proxy.event_loop import run
 from desist.proxy.settings import Settings, Source
 from desist.proxy.state import ProxyState, state_of_app
 

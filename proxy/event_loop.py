@@ -1,5 +1,4 @@
-"""Which event loop runs: uvloop where it is installed, else asyncio's own. Knows nothing of what runs in
-it."""
+"""Which event loop runs: uvloop where it is installed, else asyncio's own."""
 
 from __future__ import annotations
 
