@@ -194,6 +194,9 @@ _PATHS: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "post": _operation("set_mode", "Turn the kill switch.", "Mode", body="ModeBody", security=_OPERATOR),
     },
     "/healthz": {"get": _operation("healthz", "The process lives.", "Health", security=[])},
+    "/health": {
+        "get": _operation("health", "The same, by the name that others ask for.", "Health", security=[])
+    },
     "/readyz": {
         "get": _operation("readyz", "Requests can be served.", "Ready", security=[])
         | {"responses": {"200": {"description": "Ready.", "content": _json("Ready")}, "503": _UNREADY}}
