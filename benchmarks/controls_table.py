@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.pages import page_command, table
+from benchmarks.pages import page_command
+from desist.data.markdown import table
 from desist.proxy.controls.aliases import ALIASES, OWN
 from desist.proxy.settings import ControlSettings
 

@@ -1,6 +1,6 @@
 """Pages of the docs whose tables come from the code: made, printed, written, or checked.
 
-Knows Markdown tables and the marks around them (`<!-- table: NAME -->` ... `<!-- end -->`); no contents.
+Knows the marks around a table (`<!-- table: NAME -->` ... `<!-- end -->`); no contents.
 """
 
 from __future__ import annotations
@@ -8,18 +8,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from desist.data.jsonl import atomic_file
 
-__all__ = ["page_command", "table"]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+__all__ = ["page_command"]
 
 
 def page_command(

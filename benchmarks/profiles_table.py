@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.pages import page_command, table
+from benchmarks.pages import page_command
 from desist.controller import PROFILES, ModelProfile
 from desist.controller.model_names import NAME_RULES
+from desist.data.markdown import table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
 _CALLS = {"any": "always", "name": "with a name after it", "markup": "with `{`, `[` or markup after it"}

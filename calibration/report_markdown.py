@@ -17,6 +17,7 @@ from desist.calibration.report_words import (
     net_rows,
     point_rows,
 )
+from desist.data.markdown import table
 
 __all__ = ["report_markdown"]
 
@@ -32,7 +33,7 @@ def _point(figures: Figures) -> str:
     parts = [
         f"## {found.loss.capitalize()} at most {level}: {'' if found.certified else 'not '}certified",
         page.lead,
-        _table(page.head, page.rows),
+        table(page.head, page.rows),
         direction_words(figures),
     ]
     if (warning := direction_warning(figures)) is not None:
@@ -53,19 +54,19 @@ def _point(figures: Figures) -> str:
     head = ("alpha", "threshold", "loss seen", "saved", "threshold (delta/K)", "saved (delta/K)")
     parts.append(
         "### Other operating points\n\nEach holds alone; who chooses after looking needs delta/K.\n\n"
-        + _table(head, point_rows(figures))
+        + table(head, point_rows(figures))
     )
     if len(figures.groups) > 1:
         rows = [
             [g.name, str(g.n), str(g.stopped), interval(g.lost), percent(g.saved)] for g in figures.groups
         ]
         parts.append(
-            "### Groups, the worst first\n\n" + _table(["group", "n", "stopped", "lost", "saved"], rows)
+            "### Groups, the worst first\n\n" + table(["group", "n", "stopped", "lost", "saved"], rows)
         )
     if figures.audit_share:
-        parts.append("### Net of audits and branches\n\n" + _table(["", ""], net_rows(figures)))
+        parts.append("### Net of audits and branches\n\n" + table(["", ""], net_rows(figures)))
     if figures.floors:
-        parts.append("### Floors\n\n" + _table(["compared", "differ", ""], floor_rows(figures)))
+        parts.append("### Floors\n\n" + table(["compared", "differ", ""], floor_rows(figures)))
     if figures.command:
         parts.append(f"Made by `{figures.command}`")
     return "\n\n".join(parts)
@@ -73,8 +74,3 @@ def _point(figures: Figures) -> str:
 
 def _list(items: Sequence[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

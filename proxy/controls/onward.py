@@ -12,7 +12,7 @@ from typing import Any
 
 from desist.proxy.controls.aliases import ALIASES, Alias, dig
 
-__all__ = ["effort_names", "onward", "without_budgets"]
+__all__ = ["onward", "without_budgets"]
 
 _BUDGETS = tuple(alias for alias in ALIASES if alias.kind == "budget" and not alias.template)
 _FORMATS = tuple(alias for alias in ALIASES if alias.kind == "format")
@@ -47,11 +47,6 @@ def onward(body: Mapping[str, Any], efforts: Mapping[str, str | None], *, shown_
         if isinstance(name, str) and name in efforts:
             _drop(out, alias, efforts[name])
     return out
-
-
-def effort_names() -> tuple[str, ...]:
-    """The fields that carry the name of an effort."""
-    return tuple(alias.name for alias in _EFFORTS)
 
 
 def _drop(out: dict[str, Any], alias: Alias, instead: Any = None) -> None:

@@ -130,17 +130,6 @@ def corpus(count: int = 200, seed: int = 6) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def upstream() -> RawUpstream:
-    return RawUpstream()
-
-
-@pytest.fixture(scope="module")
-def direct(upstream: RawUpstream) -> Iterator[str]:
-    with live_server(upstream) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
 def off(direct: str) -> Iterator[str]:
     settings, engine = front(direct, control=ControlSettings(mode="off"))
     with live_server(create_app(settings, engine=engine, certificates=[])) as address:

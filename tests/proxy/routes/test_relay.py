@@ -32,17 +32,6 @@ OPERATORS = (
 
 
 @pytest.fixture(scope="module")
-def upstream() -> RawUpstream:
-    return RawUpstream()
-
-
-@pytest.fixture(scope="module")
-def direct(upstream: RawUpstream) -> Iterator[str]:
-    with live_server(upstream) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
 def base(direct: str) -> Iterator[str]:
     settings, engine = front(
         direct,
