@@ -30,11 +30,11 @@ from desist.calibration.monitor_folder import MonitorFolder
 from desist.controller.core import Control, Policy
 from desist.data.judges import answers_equal
 from desist.data.schema import Problem
-from desist.proxy.audits import judged
-from desist.proxy.batch_runs import request_seed, run_batch
+from desist.proxy.collection.batch_runs import request_seed, run_batch
 from desist.proxy.engines.base import Audited, Finished, GenerationRequest
 from desist.proxy.engines.builtin import builtin_probes
 from desist.proxy.engines.embedded import EmbeddedEngine
+from desist.proxy.monitor.audits import judged
 from desist.proxy.studies.builtin import builtin_problems, load_builtin
 
 SEED = 77

@@ -20,8 +20,8 @@ from desist.data.splits import Split
 from desist.probes import read_hidden, save_probe, train_probe
 from desist.probes.base import Family
 from desist.probes.features import hidden_dir, token_dir
-from desist.proxy.collect import CollectReport, collect
-from desist.proxy.estimates import StepTable
+from desist.proxy.answering.estimates import StepTable
+from desist.proxy.collection.collect import CollectReport, collect
 from desist.proxy.studies.builtin import Builtin, builtin_problems, builtin_taps, load_builtin
 from desist.proxy.studies.demo import certify_builtin
 from desist.proxy.studies.scored import score_file

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 
 from desist.controller import Control
 from desist.data.schema import Problem
-from desist.proxy.certificates import load_points
 from desist.proxy.engines.base import Finished, GenerationRequest
 from desist.proxy.engines.vllm.beside.engine import VllmEngine
+from desist.proxy.live.certificates import load_points
 from desist.proxy.settings import Settings, VllmSettings
 from desist.proxy.studies.builtin import builtin_problems
 

@@ -14,24 +14,24 @@ from fastapi import FastAPI
 
 from desist._version import __version__
 from desist.data.schema import Sampling
-from desist.proxy.access import AccessMiddleware
-from desist.proxy.activation import follower_of, with_active_pair
-from desist.proxy.certificates import load_points, running_prints
-from desist.proxy.config_follower import follow_settings
+from desist.proxy.access.middleware import AccessMiddleware
 from desist.proxy.control import CertificateLike, ControlResolver, OperatingPoint, check_offered
 from desist.proxy.engines.base import Engine
 from desist.proxy.engines.build import build_engine
 from desist.proxy.errors import CatchAllMiddleware, install_error_handlers
-from desist.proxy.headers import RequestIdMiddleware
-from desist.proxy.metrics_port import metrics_port
-from desist.proxy.model_watch import learning_models
-from desist.proxy.monitoring import Monitoring, start_monitoring
-from desist.proxy.observing import ObserveMiddleware
-from desist.proxy.reload import load_blocks
+from desist.proxy.intake.headers import RequestIdMiddleware
+from desist.proxy.live.activation import follower_of, with_active_pair
+from desist.proxy.live.certificates import load_points, running_prints
+from desist.proxy.live.config_follower import follow_settings
+from desist.proxy.live.model_watch import learning_models
+from desist.proxy.live.reload import load_blocks
+from desist.proxy.monitor.monitoring import Monitoring, start_monitoring
 from desist.proxy.routes import chat, completions, health, metrics, mode, models, openapi, responses, stop
 from desist.proxy.routes.relay import relay_others
 from desist.proxy.settings import Settings, Source
 from desist.proxy.state import ProxyState
+from desist.proxy.telemetry.middleware import ObserveMiddleware
+from desist.proxy.telemetry.port import metrics_port
 
 __all__ = ["create_app"]
 

@@ -16,14 +16,14 @@ from typing import Any
 from desist.controller.core import AnswerMode, Control, Mode, Policy
 from desist.data.errors import CalibrationError
 from desist.data.schema import Sampling
+from desist.proxy.access.tenants import EVERYONE, Tenant, lower_mode
+from desist.proxy.answering.estimates import EstimateTable
 from desist.proxy.controls.asked import Asked, Said, read_own, with_natives
 from desist.proxy.controls.budget import BudgetChoice, choose_budget
 from desist.proxy.controls.values import ReasoningFormat, parse_alpha
 from desist.proxy.errors import ApiError
-from desist.proxy.estimates import EstimateTable
-from desist.proxy.points import CertificateLike, OperatingPoint, check_offered, needs_of, of_group
+from desist.proxy.live.points import CertificateLike, OperatingPoint, check_offered, needs_of, of_group
 from desist.proxy.settings import ControlSettings
-from desist.proxy.tenants import EVERYONE, Tenant, lower_mode
 
 __all__ = ["CertificateLike", "ControlResolver", "OperatingPoint", "Resolved", "check_offered", "needs_of"]
 

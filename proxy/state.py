@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request
 
 from desist.data.schema import Sampling
-from desist.proxy.access import Access
-from desist.proxy.admission import Admission
-from desist.proxy.blocks import control_of
+from desist.proxy.access.middleware import Access
 from desist.proxy.control import ControlResolver, OperatingPoint
 from desist.proxy.engines.base import Engine
-from desist.proxy.metrics import Metrics
-from desist.proxy.relay_connection import Relay
+from desist.proxy.lifecycle.admission import Admission
+from desist.proxy.lifecycle.running import Running
+from desist.proxy.live.blocks import control_of
+from desist.proxy.live.switch import ModeSwitch
+from desist.proxy.relay.connection import Relay
 from desist.proxy.responses.store import ResponseStore
-from desist.proxy.running import Running
 from desist.proxy.settings import ControlSettings, Settings
-from desist.proxy.switch import ModeSwitch
+from desist.proxy.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from desist.proxy.audits import AuditDesk
-    from desist.proxy.watch import Watch
+    from desist.proxy.monitor.audits import AuditDesk
+    from desist.proxy.monitor.watch import Watch
 
 __all__ = ["ProxyState", "new_id", "state_of", "state_of_app"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from desist.controller.core import Mode
 from desist.controller.machine import answer_reserve
+from desist.proxy.access.tenants import Tenant
 from desist.proxy.controls.asked import Asked, Said
 from desist.proxy.controls.values import NO_LIMIT
 from desist.proxy.errors import ApiError, shorten
-from desist.proxy.tenants import Tenant
 
 __all__ = ["BudgetChoice", "choose_budget"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from desist.proxy.showing import Shown
+from desist.proxy.answering.showing import Shown
 
 __all__ = ["Event", "OutputItems"]
 

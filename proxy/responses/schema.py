@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from desist.proxy.schemas import Count, DesistField
+from desist.proxy.intake.schemas import Count, DesistField
 
 __all__ = ["FormatField", "ReasoningField", "ResponsesBody", "TextField"]
 

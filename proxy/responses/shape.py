@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from desist.proxy.choice import ChoiceBuffer
+from desist.proxy.answering.choice import ChoiceBuffer
+from desist.proxy.answering.showing import Showing, Shown
+from desist.proxy.answering.typed_shape import TypedShape
 from desist.proxy.controls.values import ReasoningFormat
 from desist.proxy.engines.base import Delta, Finished
 from desist.proxy.errors import ApiError, error_body
 from desist.proxy.responses.output import Event, OutputItems
 from desist.proxy.responses.schema import ResponsesBody
-from desist.proxy.showing import Showing, Shown
 from desist.proxy.sse import write_event
-from desist.proxy.typed_shape import TypedShape
 
 __all__ = ["Asked", "ResponsesShape"]
 

@@ -10,13 +10,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from desist.proxy.choice import ChoiceBuffer
+from desist.proxy.answering.choice import ChoiceBuffer
+from desist.proxy.answering.generation import answer
+from desist.proxy.answering.showing import Showing
 from desist.proxy.controls.values import ReasoningFormat
 from desist.proxy.engines.base import Delta
-from desist.proxy.generation import answer
-from desist.proxy.intake import take_completion
-from desist.proxy.mode_off import relayed_if_off
-from desist.proxy.showing import Showing
+from desist.proxy.intake.accept import take_completion
+from desist.proxy.relay.mode_off import relayed_if_off
 from desist.proxy.state import state_of
 
 __all__ = ["CompletionShape", "router"]

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from desist.data.errors import ControlError
-from desist.proxy.access import require_operator
+from desist.proxy.access.middleware import require_operator
 from desist.proxy.errors import ApiError, validation_error
-from desist.proxy.intake import read_json
+from desist.proxy.intake.accept import read_json
 from desist.proxy.state import ProxyState, state_of
 
 __all__ = ["ModeBody", "router"]

@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from desist.proxy.blocks import aliases_of, canonical
 from desist.proxy.engines.base import ModelCard
 from desist.proxy.errors import ApiError, shorten
-from desist.proxy.mode_off import untouched
+from desist.proxy.live.blocks import aliases_of, canonical
+from desist.proxy.relay.mode_off import untouched
 from desist.proxy.state import ProxyState, state_of
 
 __all__ = ["router"]

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from desist.proxy.errors import ApiError
-from desist.proxy.openapi import document
-from desist.proxy.relay import relay_target
+from desist.proxy.openapi.document import document
+from desist.proxy.relay.relay import relay_target
 from desist.proxy.state import state_of
 
 __all__ = ["router"]

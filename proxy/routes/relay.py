@@ -12,8 +12,8 @@ from fastapi import Request
 from starlette.types import Receive, Scope, Send
 
 from desist.proxy.errors import ApiError, shorten
-from desist.proxy.relay import RelayedResponse, raw_target, relay_target
-from desist.proxy.relay_paths import PathList, is_forbidden
+from desist.proxy.relay.paths import PathList, is_forbidden
+from desist.proxy.relay.relay import RelayedResponse, raw_target, relay_target
 from desist.proxy.state import state_of
 
 __all__ = ["OWN_PATHS", "relay_others"]

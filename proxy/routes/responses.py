@@ -13,16 +13,16 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from desist.proxy.answering.generation import answer
 from desist.proxy.errors import ApiError, shorten, validation_error
-from desist.proxy.generation import answer
-from desist.proxy.intake import read_json, take_chat
-from desist.proxy.mode_off import relayed_if_off, untouched
+from desist.proxy.intake.accept import read_json, take_chat
+from desist.proxy.lifecycle.running import owner_of
+from desist.proxy.relay.mode_off import relayed_if_off, untouched
 from desist.proxy.responses.items import input_items
 from desist.proxy.responses.request import LOGPROBS, chat_body, renamed
 from desist.proxy.responses.schema import ResponsesBody
 from desist.proxy.responses.shape import Asked, ResponsesShape
 from desist.proxy.responses.store import Kept
-from desist.proxy.running import owner_of
 from desist.proxy.state import ProxyState, state_of
 
 __all__ = ["router"]

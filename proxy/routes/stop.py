@@ -11,9 +11,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from desist.data.errors import EngineError
-from desist.proxy.access import is_operator
+from desist.proxy.access.middleware import is_operator
 from desist.proxy.errors import ApiError, shorten
-from desist.proxy.running import owner_of
+from desist.proxy.lifecycle.running import owner_of
 from desist.proxy.state import state_of
 
 __all__ = ["router"]

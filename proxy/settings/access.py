@@ -1,6 +1,6 @@
 """The settings of who may ask what: client keys and tenants.
 
-Knows names, bounds and defaults; `desist.proxy.keys` and `tenants` use them.
+Knows names, bounds and defaults; `desist.proxy.access.keys` and `tenants` use them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from desist.proxy.keys import checked_key
+from desist.proxy.access.keys import checked_key
+from desist.proxy.access.tenants import Tenant
 from desist.proxy.settings.group import Budget, Group
-from desist.proxy.tenants import Tenant
 
 __all__ = ["KeySettings", "TenantSettings", "alpha_text"]
 

@@ -14,7 +14,7 @@ from typing import Literal
 from desist.controller.model_names import profile_for
 from desist.controller.profiles import get_profile
 from desist.data.errors import ControlError
-from desist.proxy.keys import is_exposed
+from desist.proxy.access.keys import is_exposed
 from desist.proxy.settings.whole import Settings, is_loopback
 
 __all__ = ["Conflict", "conflicts"]

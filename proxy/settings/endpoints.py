@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from desist.proxy.relay_paths import DEFAULT_PATHS, PathList
+from desist.proxy.relay.paths import DEFAULT_PATHS, PathList
 from desist.proxy.settings.group import Group
 
 __all__ = ["RelaySettings", "ResponsesSettings"]

@@ -1,6 +1,6 @@
 """The settings of single models: what differs from the server's own for requests to one of them.
 
-Knows names, bounds and defaults; `desist.proxy.blocks` lays a block over the server's settings.
+Knows names, bounds and defaults; `desist.proxy.live.blocks` lays a block over the server's settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings of what the proxy tells its operator: logs and metrics.
 
-Knows names, bounds and defaults; `desist.proxy.logs` and `metrics` use them.
+Knows names, bounds and defaults; `desist.proxy.telemetry.logs` and `metrics` use them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from desist.data.errors import ControlError
-from desist.proxy.keys import checked_key, read_secret_file
+from desist.proxy.access.keys import checked_key, read_secret_file
 from desist.proxy.settings.group import Group, Seconds
 
 __all__ = ["UpstreamSettings"]

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from desist.data.errors import ControlError
-from desist.proxy.keys import Key, checked_key, read_key_file
+from desist.proxy.access.keys import Key, checked_key, read_key_file
 from desist.proxy.settings.access import KeySettings, TenantSettings
 from desist.proxy.settings.control import ControlSettings, SamplingSettings
 from desist.proxy.settings.endpoints import RelaySettings, ResponsesSettings

@@ -9,7 +9,7 @@ import statistics
 from dataclasses import dataclass
 
 from desist.controller import Control, Policy
-from desist.proxy.batch_runs import run_batch
+from desist.proxy.collection.batch_runs import run_batch
 from desist.proxy.studies.builtin import Builtin, builtin_problems
 
 __all__ = ["BenchReport", "bench_probe"]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from desist.data.schema import Problem
-from desist.proxy.batch_runs import BatchRunner
-from desist.proxy.collect import collect
+from desist.proxy.collection.batch_runs import BatchRunner
+from desist.proxy.collection.collect import collect
 from desist.proxy.engines.embedded.artefacts import builtin_model
 from desist.proxy.engines.model import ModelFacts
 from desist.proxy.engines.vllm.offline.runner import vllm_runner

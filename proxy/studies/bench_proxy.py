@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from desist.data.errors import EngineError
-from desist.proxy.event_loop import loop_name
+from desist.proxy.lifecycle.event_loop import loop_name
 from desist.proxy.studies.stream_load import Heard, Load
 
 __all__ = ["Level", "ProxyBench", "Side", "bench_proxy"]

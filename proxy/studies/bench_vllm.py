@@ -21,7 +21,7 @@ from desist.calibration.intervals import median_interval
 from desist.controller import Control, ModelProfile
 from desist.data.judges import answers_equal
 from desist.data.schema import Problem
-from desist.proxy.batch_runs import JobMaker, request_seed
+from desist.proxy.collection.batch_runs import JobMaker, request_seed
 from desist.proxy.engines.embedded.artefacts import builtin_model, builtin_probes
 from desist.proxy.engines.embedded.sampler import Draw
 from desist.proxy.engines.vllm.config import PluginConfig

@@ -27,7 +27,7 @@ from desist.data.judges import answers_equal
 from desist.data.records import write_traces
 from desist.data.schema import Problem, Trace
 from desist.probes.artifact import probe_fingerprint
-from desist.proxy.batch_runs import BatchRun, RunResult, run_batch
+from desist.proxy.collection.batch_runs import BatchRun, RunResult, run_batch
 from desist.proxy.studies.builtin import Builtin, builtin_problems, calibration_traces, refuse_seen
 from desist.proxy.studies.scored import full_traces
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from desist.controller import Control, Scored
-from desist.proxy.batch_runs import JobMaker
-from desist.proxy.certificates import load_points
+from desist.proxy.collection.batch_runs import JobMaker
 from desist.proxy.engines.embedded.job import Done, Emitted, Event, Failed
 from desist.proxy.engines.embedded.runner import Runner
+from desist.proxy.live.certificates import load_points
 from desist.proxy.settings import Settings
 from desist.proxy.studies.builtin import Builtin, builtin_problems
 from desist.proxy.studies.demo import Paired

@@ -187,7 +187,7 @@ async def _serve() -> None:
 
 def main() -> None:
     """Serve on a free port of the loopback address, which is printed first."""
-    from desist.proxy.event_loop import run
+    from desist.proxy.lifecycle.event_loop import run
 
     run(_serve())
 

@@ -23,8 +23,8 @@ from desist.controller import Control, replay_trace
 from desist.data.errors import CalibrationError
 from desist.data.schema import Problem, Sampling, Trace
 from desist.proxy.app import create_app
-from desist.proxy.batch_runs import request_seed
-from desist.proxy.serve import listen
+from desist.proxy.collection.batch_runs import request_seed
+from desist.proxy.lifecycle.serve import listen
 from desist.proxy.settings import Settings
 from desist.proxy.studies.builtin import Builtin, builtin_problems
 from desist.proxy.studies.demo import certify_builtin

@@ -15,8 +15,8 @@ from desist.data.judges import answers_equal
 from desist.data.reasoner.measure import CueView, TraceResult, headroom, measure, written_value
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
-from desist.proxy.batch_runs import Progress, run_batch
-from desist.proxy.collect import collect
+from desist.proxy.collection.batch_runs import Progress, run_batch
+from desist.proxy.collection.collect import collect
 from desist.proxy.studies.builtin import Builtin, builtin_problems
 
 __all__ = ["StudyReport", "study_reasoner"]

@@ -14,8 +14,8 @@ from desist.data.records import read_traces
 from desist.data.schema import Problem, Sampling, Trace
 from desist.probes.features import hidden_dir, read_hidden, token_dir
 from desist.probes.scoring import score_traces
-from desist.proxy.batch_runs import Progress
-from desist.proxy.collect import collect
+from desist.proxy.collection.batch_runs import Progress
+from desist.proxy.collection.collect import collect
 from desist.proxy.studies.builtin import Builtin
 
 __all__ = ["full_traces", "score_file"]

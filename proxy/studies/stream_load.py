@@ -147,7 +147,7 @@ def _cpu_s(pid: int | None) -> float:
 
 def main() -> None:
     """Read the streams that the argument names."""
-    from desist.proxy.event_loop import run
+    from desist.proxy.lifecycle.event_loop import run
 
     load = Load(**json.loads(sys.argv[1]))
     heard, latencies = run(_read(load))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from desist.proxy.serve import listen
+from desist.proxy.lifecycle.serve import listen
 
 # One client for all tests: making one costs more than a request (it reads all certificates).
 HTTP = httpx.Client(timeout=30)

@@ -18,10 +18,10 @@ from pydantic import SecretStr
 from desist.controller.core import Action, Decision, Policy, StopReason
 from desist.data.errors import EngineError, NotOffered
 from desist.proxy import Settings, create_app
+from desist.proxy.answering.estimates import StepTable
 from desist.proxy.control import OperatingPoint
 from desist.proxy.engines.base import Delta, Finished, Usage
-from desist.proxy.estimates import StepTable
-from desist.proxy.headers import header_text
+from desist.proxy.intake.headers import header_text
 from desist.proxy.settings import LimitSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.server import HTTP, live_server

@@ -15,9 +15,9 @@ import pytest
 from desist.controller.core import Action, Decision, Policy, StopReason
 from desist.data.errors import EngineError, UpstreamError
 from desist.proxy import Settings, create_app
+from desist.proxy.answering.estimates import StepTable
 from desist.proxy.control import OperatingPoint
 from desist.proxy.engines.base import Delta, Finished, ScoredBoundary, Usage
-from desist.proxy.estimates import StepTable
 from desist.proxy.settings import StreamSettings
 from tests.fakes.engine import FakeEngine, plain_script
 from tests.fakes.server import HTTP, live_server, wait_for

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from desist.controller.core import Policy
 from desist.data.errors import CalibrationError
 from desist.data.schema import BoundaryRecord, Sampling, Trace
+from desist.proxy.access.tenants import EVERYONE, Tenant
+from desist.proxy.answering.estimates import StepTable
 from desist.proxy.control import ControlResolver, OperatingPoint, needs_of
 from desist.proxy.errors import ApiError
-from desist.proxy.estimates import StepTable
-from desist.proxy.schemas import ChatBody, parse_alpha
+from desist.proxy.intake.schemas import ChatBody, parse_alpha
 from desist.proxy.settings import ControlSettings
-from desist.proxy.tenants import EVERYONE, Tenant
 
 MESSAGES = [{"role": "user", "content": "x"}]
 

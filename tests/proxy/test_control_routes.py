@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from desist.controller.core import Action, Decision, StopReason
 from desist.proxy import Settings, create_app
-from desist.proxy.choice import ChoiceBuffer
+from desist.proxy.answering.choice import ChoiceBuffer
 from desist.proxy.engines.base import Delta, Event, Finished, Usage
-from desist.proxy.history import translated
+from desist.proxy.intake.history import translated
 from desist.proxy.routes.chat import ChatShape
 from desist.proxy.routes.completions import CompletionShape
 from desist.proxy.settings import ControlSettings, StreamSettings

@@ -16,7 +16,7 @@ from desist.proxy.controls.aliases import ALIASES, CONTAINERS, OWN
 from desist.proxy.controls.misplaced import misplaced
 from desist.proxy.controls.onward import onward, without_budgets
 from desist.proxy.errors import ApiError, validation_error
-from desist.proxy.schemas import DesistField
+from desist.proxy.intake.schemas import DesistField
 from desist.proxy.settings import ControlSettings
 
 BUDGETS = [alias.name for alias in ALIASES if alias.kind == "budget"] + ["desist.budget"]

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from desist.proxy.answering.showing import Shown
 from desist.proxy.responses.items import chat_messages
 from desist.proxy.responses.output import Event, OutputItems
-from desist.proxy.showing import Shown
 
 TEXTS = st.text(min_size=1, max_size=5)
 CALLS = st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=3)), min_size=1, max_size=3)

@@ -13,7 +13,7 @@ import pytest
 
 from desist.data.errors import ArtifactMismatch, ControlError
 from desist.proxy import Settings, SettingsError, load_settings
-from desist.proxy.serve import listen, serve
+from desist.proxy.lifecycle.serve import listen, serve
 from tests.fakes.engine import FakeEngine
 
 
@@ -138,7 +138,7 @@ def test_what_stops_the_start_is_raised() -> None:
 SERVING = """
 import sys
 from desist.proxy import Settings
-from desist.proxy.serve import serve
+from desist.proxy.lifecycle.serve import serve
 from tests.fakes.engine import FakeEngine
 engine = FakeEngine()
 serve(Settings(port=0), engine=engine, announce=lambda url: print(url, flush=True))
@@ -164,7 +164,7 @@ def test_serving_until_told_to_stop() -> None:
 STARTING = """
 import asyncio
 from desist.proxy import Settings
-from desist.proxy.serve import serve
+from desist.proxy.lifecycle.serve import serve
 from tests.fakes.engine import FakeEngine
 class Slow(FakeEngine):
     async def start(self):

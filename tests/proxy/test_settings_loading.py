@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from desist.proxy import Settings, SettingsError, load_settings
-from desist.proxy.blocks import aliases_of, canonical, control_of, upstream_of
+from desist.proxy.live.blocks import aliases_of, canonical, control_of, upstream_of
 from desist.proxy.settings import UpstreamSettings, load_with_origins
 from desist.proxy.settings.conflicts import conflicts
 from desist.proxy.settings.explaining import leaf_fields

@@ -18,7 +18,7 @@ import torch
 
 from desist.controller import Boundary, Control, Decision, Scored, Session, StopReason
 from desist.controller.vocabulary import Vocabulary
-from desist.proxy.answer_form import AnswerForm
+from desist.proxy.answering.answer_form import AnswerForm
 from desist.proxy.engines.base import FinishReason, Usage
 from desist.proxy.engines.embedded.channels import Channel
 from desist.proxy.engines.embedded.sampler import Draw, Uniforms

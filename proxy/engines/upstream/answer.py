@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from desist.controller.core import Decision, StopReason
 from desist.data.errors import UpstreamError
-from desist.proxy.answer_form import AnswerForm
+from desist.proxy.answering.answer_form import AnswerForm
 from desist.proxy.engines.base import Delta, Finished, Usage
 from desist.proxy.engines.upstream.bodies import split_handoff
 from desist.proxy.engines.upstream.calls import CallParser

@@ -8,7 +8,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter
 
 from desist.data.errors import UpstreamError
-from desist.proxy.metrics import Instrument
+from desist.proxy.telemetry.metrics import Instrument
 
 __all__ = ["UpstreamCounters", "result_of"]
 

@@ -19,7 +19,6 @@ from prometheus_client import CollectorRegistry
 from desist.controller.core import Mode
 from desist.controller.profile import ModelProfile
 from desist.data.errors import UpstreamError
-from desist.proxy.blocks import upstream_of
 from desist.proxy.engines.base import Delta, Event, GenerationRequest, ModelCard, Need
 from desist.proxy.engines.upstream.answer import Answer
 from desist.proxy.engines.upstream.bodies import opening_body, path_of, profile_of
@@ -34,6 +33,7 @@ from desist.proxy.engines.upstream.retry import Retries
 from desist.proxy.engines.upstream.run import UpstreamRun
 from desist.proxy.engines.upstream.splice import call_headers, continuation, has_handoff, opens_thinking
 from desist.proxy.errors import UpstreamReply
+from desist.proxy.live.blocks import upstream_of
 from desist.proxy.settings import ModelSettings, UpstreamSettings
 
 __all__ = ["UpstreamEngine"]

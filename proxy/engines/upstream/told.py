@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from desist.proxy.doctor.findings import Finding, State
 from desist.proxy.engines.upstream.capabilities import Capabilities
-from desist.proxy.findings import Finding, State
 
 __all__ = ["TOPICS", "told_by_upstream"]
 

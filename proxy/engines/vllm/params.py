@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast, get_args
 
 from desist.controller.core import AnswerMode, Control, Mode, Policy
 from desist.data.errors import ControlError
-from desist.proxy.schemas import parse_alpha
+from desist.proxy.intake.schemas import parse_alpha
 
 __all__ = ["PREFIX", "AlphaPolicy", "RequestControl", "read_params", "to_xargs"]
 

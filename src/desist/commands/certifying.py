@@ -113,7 +113,7 @@ def calibrate(
     from desist.calibration.figures import calibration_figures
     from desist.calibration.inputs import certified_kinds, declared, only_scorer
     from desist.calibration.report_words import direction_warning, direction_words
-    from desist.proxy.estimates import StepTable
+    from desist.proxy.answering.estimates import StepTable
 
     if from_audits is not None:
         return _recertify(from_audits, certificate, delta, out, as_json)

@@ -64,9 +64,9 @@ def table(
     ] = None,
 ) -> None:
     """The table of all settings, or of all metrics, as it stands in the docs."""
-    from desist.proxy.metric_table import metric_table
     from desist.proxy.settings.pages import renewed
     from desist.proxy.settings.showing import settings_table
+    from desist.proxy.telemetry.metric_table import metric_table
 
     text = settings_table() if which == "settings" else metric_table()
     if out is None:

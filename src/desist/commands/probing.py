@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from desist.controller import ModelProfile
     from desist.data.schema import Sampling
     from desist.probes.disk import HiddenDisk
-    from desist.proxy.batch_runs import BatchRunner
+    from desist.proxy.collection.batch_runs import BatchRunner
     from desist.proxy.engines.model import ModelFacts
 
 Engine = Annotated[Literal["embedded", "vllm"], typer.Option("--engine", help="What generates.")]
@@ -64,7 +64,7 @@ def collect(
     """Run problems in full, force an exit at every boundary, label, and keep hidden states. Resumable."""
     from desist.controller import builtin_profile, get_profile
     from desist.data import read_problems
-    from desist.proxy.collect import collect as run
+    from desist.proxy.collection.collect import collect as run
     from desist.proxy.engines.embedded.artefacts import builtin_model
     from desist.proxy.engines.model import count_layers, default_sampling, tap_index
     from desist.proxy.studies.builtin import builtin_problems, builtin_taps

@@ -65,10 +65,10 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Start the proxy. With no argument: the built-in reasoner on http://127.0.0.1:8100."""
-    from desist.proxy.logs import set_up_logs
-    from desist.proxy.serve import serve as run
+    from desist.proxy.lifecycle.serve import serve as run
     from desist.proxy.settings import Source
     from desist.proxy.settings.conflicts import conflicts
+    from desist.proxy.telemetry.logs import set_up_logs
 
     flags: dict[str, Any] = {"host": host, "port": port, "control": {"mode": mode}, "activation": activation}
     flags |= {"force_certificates": True if force else None, "allow_public": True if allow_public else None}
@@ -93,7 +93,7 @@ def serve(
     if workers == 1:
         run(settings, announce=announce, source=source)
     else:
-        from desist.proxy.workers import serve_workers
+        from desist.proxy.lifecycle.workers import serve_workers
 
         serve_workers(settings, workers, announce=announce, source=source)
 
@@ -119,7 +119,7 @@ def doctor(
     quiet: Quiet = False,
 ) -> int:
     """What an engine or a server can do, found out by doing it. Exit 2 where what is asked for fails."""
-    from desist.proxy.doctor import REQUIRABLE, diagnose
+    from desist.proxy.doctor.doctor import REQUIRABLE, diagnose
 
     if url is not None and upstream not in (None, url):
         raise typer.BadParameter(f"{url} and --upstream {upstream} are two servers. Name one.")

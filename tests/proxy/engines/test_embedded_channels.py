@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from desist.proxy.answer_form import AnswerForm
+from desist.proxy.answering.answer_form import AnswerForm
 from desist.proxy.engines.embedded.channels import Channel
 
 cuts = st.lists(st.integers(0, 60), max_size=12)

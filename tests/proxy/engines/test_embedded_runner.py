@@ -12,7 +12,7 @@ import torch
 from desist.controller import Control, Policy, Session, StopReason
 from desist.data.errors import EngineError, ProbeError
 from desist.probes.base import ProbeCard
-from desist.proxy.batch_runs import drive
+from desist.proxy.collection.batch_runs import drive
 from desist.proxy.engines.embedded import Done, Draw, Emitted, Failed, Job, Reached, Runner
 from tests.fakes.tiny_model import PROFILE, WIDTH, tiny_model
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from desist.controller.core import Control, Mode, Policy
 from desist.data.schema import Sampling
-from desist.proxy.choice import ChoiceBuffer
+from desist.proxy.answering.choice import ChoiceBuffer
 from desist.proxy.engines.base import Delta, Event, Finished, GenerationRequest
 from desist.proxy.engines.upstream.capabilities import Capabilities
 from desist.proxy.engines.upstream.engine import UpstreamEngine

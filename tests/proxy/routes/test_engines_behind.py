@@ -13,7 +13,7 @@ from desist.proxy.engines.build import build_engine
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.embedded import EmbeddedEngine
 from desist.proxy.engines.vllm.beside.engine import VllmEngine
-from desist.proxy.relay import relay_target
+from desist.proxy.relay.relay import relay_target
 from desist.proxy.settings import ControlSettings, UpstreamSettings, VllmSettings
 from tests.fakes.raw_upstream import RawUpstream
 from tests.fakes.server import HTTP, live_server

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from desist.proxy import Settings, create_app
-from desist.proxy.relay_paths import DEFAULT_PATHS, PathList, is_forbidden
+from desist.proxy.relay.paths import DEFAULT_PATHS, PathList, is_forbidden
 from desist.proxy.settings import LimitSettings, RelaySettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.raw_upstream import RawUpstream, front

@@ -16,7 +16,7 @@ from desist.controller.core import StopReason
 from desist.data.errors import EngineError
 from desist.proxy import Settings, create_app
 from desist.proxy.engines.base import Delta, Event, Finished, GenerationRequest, Usage
-from desist.proxy.running import Running
+from desist.proxy.lifecycle.running import Running
 from tests.fakes.engine import FakeEngine
 from tests.fakes.raw_upstream import RawUpstream, front
 from tests.fakes.server import live_server, wait_for

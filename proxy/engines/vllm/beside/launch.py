@@ -18,9 +18,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from desist.data.errors import EngineError
-from desist.proxy.certificates import certificate_paths
 from desist.proxy.engines.builtin import builtin_model, builtin_probes
 from desist.proxy.engines.vllm.config import PARSER, PROCESSOR, PluginConfig, offset_endpoint
+from desist.proxy.live.certificates import certificate_paths
 from desist.proxy.settings import Settings
 
 __all__ = ["Launch", "endpoints", "on_cpu", "plan_launch", "probe_folders", "profile_name"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from desist.controller import ModelProfile, StopReason
 from desist.data.errors import UpstreamError
-from desist.proxy.answer_form import AnswerForm
+from desist.proxy.answering.answer_form import AnswerForm
 from desist.proxy.engines.base import Delta, GenerationRequest
 from desist.proxy.engines.model import ModelFacts
 from desist.proxy.engines.upstream.counts import TokenCounts

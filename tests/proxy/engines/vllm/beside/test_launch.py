@@ -11,10 +11,10 @@ import pytest
 
 from desist.data.errors import EngineError
 from desist.proxy import Settings, SettingsError, load_settings
-from desist.proxy.certificates import certificate_paths
 from desist.proxy.engines.builtin import builtin_model, builtin_probes
 from desist.proxy.engines.vllm.beside.launch import Launch, endpoints, on_cpu, plan_launch
 from desist.proxy.engines.vllm.config import PROCESSOR, PluginConfig, config_of
+from desist.proxy.live.certificates import certificate_paths
 from desist.proxy.settings import UpstreamSettings, VllmSettings
 
 pytest.importorskip("vllm", reason="needs vLLM or its CPU build")

@@ -21,7 +21,7 @@ from desist.proxy import Settings, create_app
 from desist.proxy.engines.base import Delta, Finished, GenerationRequest
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.vllm.beside.engine import VllmEngine
-from desist.proxy.reload import reload
+from desist.proxy.live.reload import reload
 from desist.proxy.settings import UpstreamSettings, VllmSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.server import live_server

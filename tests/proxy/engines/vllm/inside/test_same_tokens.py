@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from desist.controller import Control, Policy, replay_trace
-from desist.proxy.batch_runs import JobMaker, drive
+from desist.proxy.collection.batch_runs import JobMaker, drive
 from desist.proxy.engines.embedded.job import Done
 from desist.proxy.engines.embedded.runner import Runner
 from desist.proxy.engines.vllm.wire import Closed

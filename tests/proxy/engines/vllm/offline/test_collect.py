@@ -15,8 +15,8 @@ from desist.data.errors import EngineError
 from desist.data.records import read_traces
 from desist.data.schema import BoundaryRecord, Sampling, Trace
 from desist.probes.features import hidden_dir, read_hidden, token_dir
-from desist.proxy.batch_runs import request_seed
-from desist.proxy.collect import CollectReport, collect
+from desist.proxy.collection.batch_runs import request_seed
+from desist.proxy.collection.collect import CollectReport, collect
 from desist.proxy.engines.embedded.artefacts import builtin_model
 from desist.proxy.engines.embedded.loading import load_model
 from desist.proxy.engines.vllm.offline.engine import start_offline

@@ -17,8 +17,8 @@ from desist.data.errors import EngineError
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
 from desist.probes.features import hidden_dir, read_hidden, token_dir
-from desist.proxy.batch_runs import JobMaker
-from desist.proxy.collect import CollectReport, collect
+from desist.proxy.collection.batch_runs import JobMaker
+from desist.proxy.collection.collect import CollectReport, collect
 from desist.proxy.engines.embedded.job import Done
 from desist.proxy.engines.vllm.offline.runner import VllmRunner
 from desist.proxy.engines.vllm.wire import Closed, Event, Scored

@@ -1,0 +1,1 @@
+"""Who may ask: keys, the tenants behind them, and what each may do."""

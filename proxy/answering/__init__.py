@@ -1,0 +1,1 @@
+"""From an engine's events to what the client reads."""

@@ -1,0 +1,1 @@
+"""Traces with labels made through an engine, in bulk."""

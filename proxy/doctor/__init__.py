@@ -1,0 +1,1 @@
+"""Tries out a server and tells what is on and what is not."""

@@ -1,0 +1,1 @@
+"""How the process and its requests live: serving, workers, places, time limits, disconnects, drain."""

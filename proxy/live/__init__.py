@@ -1,0 +1,1 @@
+"""What changes while the proxy runs: settings, certificates, the switch to shadow."""

@@ -1,0 +1,1 @@
+"""Watches the certificates in use: drift, audits, alarms."""

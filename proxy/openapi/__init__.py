@@ -1,0 +1,1 @@
+"""The OpenAPI document of the proxy, made from its models."""

@@ -1,0 +1,1 @@
+"""Paths and requests that are handed on untouched, byte for byte."""

@@ -1,0 +1,1 @@
+"""What operators see: metrics, log lines and the record of each request. Never text."""
