@@ -6,6 +6,7 @@ trace per problem, since the problem is what is exchangeable; problems seen in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -25,6 +26,7 @@ from desist.calibration.plan import Method, Plan, Samples, TraceScore
 from desist.calibration.problems import one_per_problem, problem_hash, refuse_overlap
 from desist.calibration.scorers import TraceScorer, stored
 from desist.calibration.uncertified import Uncertified
+from desist.calibration.weighted import effective_n
 from desist.controller.core import AnswerMode, Policy
 from desist.data.errors import CalibrationError
 from desist.data.schema import BoundaryKind, Trace
@@ -64,6 +66,23 @@ def certify(
         return CannotCertify(**dict(plan), reason="floor", n=evidence.n, floor=highest)
     if 2 * evidence.signals[0].unjudged > evidence.boundaries > 0:
         return CannotCertify(**dict(plan), reason="unjudgeable", n=evidence.n)
+    worth = None if evidence.weights is None else effective_n(evidence.weights)
+    if worth is not None and evidence.weights is not None:
+        heaviest = float(evidence.weights.max())
+        most = heaviest if plan.max_weight is None else plan.max_weight
+        plan = plan.model_copy(update={"max_weight": most})
+        if most < heaviest:
+            raise CalibrationError(
+                f"max_weight is {most:.6g}, a calibration problem weighs {heaviest:.6g} (mean 1). "
+                "Declare at least that."
+            )
+        strictest = min([plan.alpha, *(risk.alpha for risk in plan.risks)])
+        least = (1 / strictest - 1) * max(evidence.n / worth, most)
+        if evidence.n < least:
+            needed = math.ceil(least)
+            return CannotCertify(
+                **dict(plan), reason="shift", n=evidence.n, needed_n=needed, n_effective=worth
+            )
     decided = decide(plan, evidence, grid, shapes)
     paths, lam = decided.paths, decided.lam
     if plan.method == "cue-level":
@@ -96,11 +115,15 @@ def certify(
         n_order=evidence.n - n,
         give_up=decided.give_up,
         n_given_up=decided.n_given_up,
+        n_effective=worth,
+        weighted_risk=None
+        if evidence.weights is None
+        else float(np.average(_lost(paths, stops), weights=evidence.weights)),
         problems=tuple(sorted({problem_hash(trace) for trace in traces})),
         fingerprints=dict(fingerprints or {}),
         created=created,
         versions={name: found for name in _LIBRARIES if (found := _version(name))},
-        text=plan.statement(n),
+        text=decided.plan.statement(n, worth or 0.0),
     )
 
 
@@ -130,6 +153,8 @@ def calibrate(
     group_by: str | None = None,
     n_groups: int = 1,
     delta_split: Literal["joint", "each"] | None = None,
+    weights: str | None = None,
+    max_weight: float | None = None,
     fingerprints: Mapping[str, str] | None = None,
     created: str = "",
     grid: NDArray[np.float64] | None = None,
@@ -175,6 +200,8 @@ def calibrate(
         "group_by": group_by,
         "n_groups": n_groups,
         "delta_split": delta_split,
+        "weights": weights,
+        "max_weight": max_weight,
     }
     try:
         plan = Plan.model_validate(fields)
@@ -216,6 +243,10 @@ def _uncertified(plan: Plan, paths: Paths, lam: float | None) -> Uncertified:
         risk=float(table.risk[0]),
         saved_fraction=float(table.saved[0]),
     )
+
+
+def _lost(paths: Paths, stops: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.asarray((stops >= 0) & paths.bad[np.arange(len(paths)), stops], dtype=np.float64)
 
 
 def _version(name: str) -> str:

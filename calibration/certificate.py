@@ -38,14 +38,18 @@ class CannotCertify(Plan):
     threshold), "no_gain" (what could be certified saves no tokens), "no_guarantee" (the method promises
     nothing per trace), "unjudgeable" (the judge could not decide most stops) or "floor" (without any stop
     the model disagrees with itself at least as often as alpha: see `floor`).
-    `n_bad`: losses at the most careful threshold that stops anything. `floor`: name and share.
+    `n_bad`: losses at the most careful threshold that stops anything. `floor`: name and share. "shift": after
+    weighting the problems are worth too few (`n_effective`), or one new problem may outweigh them.
     """
 
-    reason: Literal["too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable", "floor"]
+    reason: Literal[
+        "too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable", "floor", "shift"
+    ]
     n: int
     n_bad: int = 0
     needed_n: int | None = None
     floor: tuple[str, float] | None = None
+    n_effective: float | None = None
     certified: Literal[False] = False
 
     @property
@@ -59,6 +63,15 @@ class CannotCertify(Plan):
             return f"method '{self.method}' gives no guarantee per trace: for comparison only, nothing stops"
         if self.reason == "unjudgeable":
             return "cannot certify: the judge could not decide most stops, so nothing stops (shadow)"
+        if self.reason == "shift":
+            heaviest = (
+                "" if self.max_weight is None else f", and a new one weighs up to {self.max_weight:.4g}"
+            )
+            return (
+                f"cannot certify: the {self.n} problems are worth {self.n_effective or 0:.1f} after weighting"
+                f"{heaviest}: too few for alpha {float(self.alpha):.6g}, need n >= {self.needed_n} of this "
+                "kind (estimated), or audits of the new traffic"
+            )
         if self.floor is not None:
             name, share = self.floor
             return (
@@ -90,8 +103,9 @@ class Certificate(Plan):
     default one); where `grid` is "continuous" every threshold from `lam` up is covered. `n_unjudged`:
     boundaries that count as lost because the judge could not decide; `n_order`: problems beside the `n` that
     only ordered the tests ("pareto"); `give_up`: the threshold of 1 - score above which a problem is given
-    up, with `n_given_up` of the `n`. `problems`: hashes of the calibration
-    problems. `fingerprints`: what must be the same when the threshold is used. `voided` names the ones
+    up, with `n_given_up` of the `n`. `n_effective`: what weighted problems are worth, `weighted_risk`:
+    their share of losses by weight. `problems`: hashes of the calibration problems.
+    `fingerprints`: what must be the same when the threshold is used. `voided` names the ones
     that differed when it was loaded by force: such a certificate gives uncertified policies.
     """
 
@@ -101,6 +115,8 @@ class Certificate(Plan):
         "n_order",
         "give_up",
         "n_given_up",
+        "n_effective",
+        "weighted_risk",
         "expires",
     )
 
@@ -122,6 +138,8 @@ class Certificate(Plan):
     n_order: int = Field(default=0, ge=0)
     give_up: float | None = None
     n_given_up: int = Field(default=0, ge=0)
+    n_effective: float | None = None
+    weighted_risk: float | None = None
     problems: tuple[str, ...]
     fingerprints: dict[str, str]
     created: str

@@ -23,6 +23,7 @@ from desist.calibration.pac import LOWEST, pac_threshold
 from desist.calibration.paths import Paths, Steps, Sweep, steps, sweep
 from desist.calibration.plan import Plan
 from desist.calibration.split import conformal_quantile, cue_level_threshold
+from desist.calibration.weighted import effective_n, weighted_thresholds
 
 __all__ = ["Choice", "choose", "risk_p_values", "trace_scores"]
 
@@ -35,11 +36,16 @@ class Choice(NamedTuple):
 
 
 def choose(
-    plan: Plan, paths: Paths, grid: NDArray[np.float64] | None = None, others: Sequence[Paths] = ()
+    plan: Plan,
+    paths: Paths,
+    grid: NDArray[np.float64] | None = None,
+    others: Sequence[Paths] = (),
+    weights: NDArray[np.float64] | None = None,
 ) -> Choice:
     """The allowed threshold under `plan`, or none. Among allowed ones: most tokens saved.
 
-    `others`: the paths of `plan.risks`, in their order. "pareto" chooses a shape too: see `pareto`.
+    `others`: the paths of `plan.risks`, in their order. `weights`: of the traces, for
+    "weighted". "pareto" chooses a shape too: see `pareto`.
     """
     risks = [
         (paths, plan.alpha),
@@ -53,6 +59,8 @@ def choose(
         )
     if plan.method == "split":
         return _highest(_finite(conformal_quantile(trace_scores(plan, each), alpha)) for each, alpha in risks)
+    if plan.method == "weighted":
+        return _highest(_weighted(plan, trace_scores(plan, each), alpha, weights) for each, alpha in risks)
     grid = default_grid() if grid is None else grid
     found = steps(paths)
     if plan.method == "crc":
@@ -103,6 +111,16 @@ def _crc_last(plan: Plan, paths: Paths, found: Steps, grid: NDArray[np.float64],
     if paths.parts is not None:
         return crc_last(envelope_parts(paths, found, grid), paths.n, alpha, PARTS)
     return crc_last(_beyond(trace_scores(plan, paths), grid), paths.n, alpha)
+
+
+def _weighted(
+    plan: Plan, scores: NDArray[np.float64], alpha: Fraction, weights: NDArray[np.float64] | None
+) -> float | None:
+    """One threshold for all: that of the heaviest prompt, since they rise with a prompt's weight."""
+    if weights is None or not len(weights) or effective_n(weights) < math.ceil(1 / alpha) - 1:
+        return None
+    most = float(weights.max()) if plan.max_weight is None else plan.max_weight
+    return _finite(weighted_thresholds(scores, weights, alpha).threshold(most))
 
 
 def _finite(value: float) -> float | None:

@@ -22,6 +22,7 @@ from desist.calibration.paths import Missing, Paths, paths_of, sweep
 from desist.calibration.plan import Plan
 from desist.calibration.problems import number_problems, problem_hash
 from desist.calibration.scorers import TraceScorer
+from desist.calibration.shift import column_weights
 from desist.calibration.signals import Signals, build_signals, restrict
 from desist.calibration.two_sided import come_right, give_up_paths, give_up_threshold, two_sided_stops
 from desist.controller.core import Policy
@@ -34,11 +35,15 @@ Grid = Literal["default-1", "given", "continuous"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Traces as a plan sees them (`seen`) and as arrays, one `Signals` for each of its risks."""
+    """Traces as a plan sees them (`seen`) and as arrays, one `Signals` for each of its risks.
+
+    `weights`: of the traces for a later traffic, [n], with a mean of 1 over all that were gathered.
+    """
 
     seen: Sequence[Trace]
     signals: tuple[Signals, ...]
     problem: NDArray[np.int64] | None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def n(self) -> int:
@@ -73,7 +78,8 @@ def gather(plan: Plan, traces: Sequence[Trace], scorer: TraceScorer, missing: Mi
     seen = [restrict(trace, plan.kinds) for trace in traces]
     losses = (plan.loss, *(risk.loss for risk in plan.risks))
     signals = tuple(build_signals(seen, scorer, loss, plan.truncated, missing) for loss in losses)
-    return Evidence(seen, signals, number_problems(traces) if plan.samples == "worst" else None)
+    weights = None if plan.weights is None else column_weights(traces, plan.weights)
+    return Evidence(seen, signals, number_problems(traces) if plan.samples == "worst" else None, weights)
 
 
 def smallest_problems(plan: Plan) -> int:
@@ -101,7 +107,7 @@ def decide(
         saved = _saved(found.paths, found.lam)
         return Decided(found.plan, found.paths, found.lam, lowest, "given", found.accepted, saved=saved)
     several = [paths_of(one, plan.shape(), evidence.problem) for one in evidence.signals]
-    choice = choose(plan, several[0], grid, several[1:])
+    choice = choose(plan, several[0], grid, several[1:], evidence.weights)
     continuous = plan.method != "ltt"
     kind: Grid = "continuous" if continuous else DEFAULT_GRID if grid is None else "given"
     values = () if grid is None or continuous else tuple(grid.tolist())

@@ -27,7 +27,10 @@ from desist.calibration.pareto import SHAPES
 from desist.calibration.paths import Missing, Paths, paths_of, sweep
 from desist.calibration.plan import Plan
 from desist.calibration.problems import one_per_problem
+from desist.calibration.reliability import Reliability as Probability
+from desist.calibration.reliability import score_reliability
 from desist.calibration.scorers import HALF_TOKENS, TraceScorer, stored
+from desist.calibration.sets import one_boundary_each
 from desist.calibration.stops import (
     GroupRow,
     Reliability,
@@ -82,6 +85,7 @@ class Figures(_Frozen):
     `stopped`, `lost`: traces at the threshold; `saved_interval`: bootstrap over traces; `run_tokens`: mean
     tokens of a full run, `stop_tokens`: mean tokens generated from a stop on (hand-off and answer).
     `floors`: how often the model disagrees with itself, by name. `command`: what made this.
+    `probability`: are scores probabilities, on one boundary of each trace.
     `direction`: is the score higher where a stop is good (None in figures of an earlier release).
     """
 
@@ -101,6 +105,7 @@ class Figures(_Frozen):
     first_stops: tuple[int, ...]
     reliability: Reliability
     direction: Direction | None = None
+    probability: Probability | None = None
     groups: tuple[GroupRow, ...]
     worst: tuple[WorstLoss, ...]
     floors: Mapping[str, float] = Field(default_factory=dict)
@@ -121,11 +126,13 @@ def calibration_figures(
     audit_share: float = 0.0,
     texts: bool = False,
     command: str = "",
+    alphas: Sequence[object] = (),
 ) -> Figures:
     """The figures of `certified` on the traces that it was calibrated on.
 
     `test`: traces of other problems, for the held-out loss (default: five folds). `texts`: whether the worst
     losses are shown with their answers. `audit_share`: share of requests that run in full AND branch.
+    `alphas`: levels of the operating points (default: ALPHAS).
     """
     kept, _ = one_per_problem(traces, certified.seed)
     if certified.samples == "worst":
@@ -159,10 +166,11 @@ def calibration_figures(
         budget=None if lam is None else _equal_budget(plan, evidence, int(lost.sum())),
         held_out=held,
         splits=repeated_splits(plan, evidence, _repeats(evidence.n)) if evidence.n > 1 else None,
-        points=_points(plan, evidence),
+        points=_points(plan, evidence, alphas or ALPHAS),
         first_stops=first_stops(evidence, stops),
         reliability=reliability(paths),
         direction=direction(paths),
+        probability=_probability(evidence, plan.seed),
         groups=group_rows(evidence, paths, stops, _group_names(evidence.seen)),
         worst=worst_losses(evidence, paths, stops, texts=texts),
         floors=dict(floors or {}),
@@ -170,6 +178,14 @@ def calibration_figures(
         audit_share=audit_share,
         command=command,
     )
+
+
+def _probability(evidence: Evidence, seed: int) -> Probability | None:
+    own = evidence.signals[0]
+    if own.scores.shape[1] == 0:
+        return None
+    scores, bad = one_boundary_each(own, seed)
+    return score_reliability(scores, ~bad) if len(scores) > 1 else None
 
 
 def _repeats(n: int) -> int:
@@ -190,11 +206,11 @@ def _group_names(traces: Sequence[Trace]) -> list[str | None]:
     return groups if len(set(groups)) > 1 else [trace.dataset for trace in traces]
 
 
-def _points(plan: Plan, evidence: Evidence) -> tuple[Point, ...]:
+def _points(plan: Plan, evidence: Evidence, alphas: Sequence[object]) -> tuple[Point, ...]:
     found = []
-    for alpha in ALPHAS:
+    for alpha in alphas:
         values: list[tuple[float | None, float | None, float | None]] = []
-        for delta in (plan.delta, plan.delta / len(ALPHAS)):
+        for delta in (plan.delta, plan.delta / len(alphas)):
             asked = Plan.model_validate({**dict(plan), "alpha": alpha, "delta": delta})
             decided = decide(asked, evidence, None, SHAPES)
             if decided.lam is None or decided.saved <= 0:

@@ -33,6 +33,7 @@ FIELDS: Mapping[str, str] = {
     "patience": "consecutive boundaries above the threshold",
     "warmup": "reasoning tokens before the first stop",
     "smoothing": "weight of the newest score",
+    "traffic": "the later problems that calibration problems were weighted to",
 }
 """Every field that is compared, with what it stands for. A streaming probe's field is "rom"."""
 

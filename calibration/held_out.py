@@ -68,7 +68,8 @@ def part(evidence: Evidence, chosen: NDArray[np.bool_]) -> Evidence:
         rows = np.flatnonzero(chosen[evidence.problem])
         problem = np.unique(evidence.problem[rows], return_inverse=True)[1].astype(np.int64)
     seen = [evidence.seen[row] for row in rows]
-    return Evidence(seen, tuple(signals.take(rows) for signals in evidence.signals), problem)
+    weights = None if evidence.weights is None else evidence.weights[rows]
+    return Evidence(seen, tuple(signals.take(rows) for signals in evidence.signals), problem, weights)
 
 
 def cross_fitted(

@@ -38,7 +38,7 @@ __all__ = [
     "voids",
 ]
 
-Method = Literal["ltt", "pac", "pareto", "split", "crc", "cue-level"]
+Method = Literal["ltt", "pac", "pareto", "split", "crc", "weighted", "cue-level"]
 METHODS: tuple[Method, ...] = get_args(Method)
 Guarantee = Literal["pac", "mean", "none"]
 TraceScore = Literal["critical", "maximum", "first-crossing"]
@@ -53,12 +53,15 @@ GUARANTEES: dict[Method, Guarantee] = {
     "pareto": "pac",
     "split": "mean",
     "crc": "mean",
+    "weighted": "mean",
     "cue-level": "none",
 }
 """What each method claims: "pac", risk at most alpha with probability 1 - delta over calibrations; "mean",
 the risk averaged over calibrations too is at most alpha (no delta); "none", nothing per trace."""
 
-_ORDER_STATISTIC = frozenset({"pac", "split"})  # they need one number per trace, so losses of 0 or 1
+_ORDER_STATISTIC = frozenset(
+    {"pac", "split", "weighted"}
+)  # they need one number per trace, so losses of 0 or 1
 _MONOTONE = frozenset({*_ORDER_STATISTIC, "crc"})  # they need a loss that never rises with the threshold
 
 
@@ -78,9 +81,10 @@ class Plan(BaseModel):
     "ltt" (fixed-sequence Learn then Test, stronger where answers wobble), "pac" (order statistic of the
     trace score, covers every higher threshold), "pareto" (Learn then Test over threshold and shape, the
     order learned on a part of the problems), "split" and "crc" (split conformal, conformal risk control: on
-    average over calibrations only) or "cue-level" (no guarantee per trace). `patience`, `warmup_tokens` and
-    `ema` are the policy's shape (for "pareto" the one that was found); `kinds` the boundary kinds it decides
-    at; `seed` picks one trace of each problem.
+    average over calibrations only), "weighted" (split conformal for a later traffic of other prompts) or
+    "cue-level" (no guarantee per trace). `patience`, `warmup_tokens` and `ema` are the policy's shape (for
+    "pareto" the one that was found); `kinds` the boundary kinds it decides at; `seed` picks one trace of each
+    problem.
 
     `trace_score`: the number that stands for a trace (None: the method's own, see `score_of_trace`).
     `samples`: of several traces of one problem, "one" drawn by `seed` counts, or the "worst". `risks`:
@@ -88,6 +92,9 @@ class Plan(BaseModel):
     have come right, with a threshold of its own; `give_up_after`: tokens before which no problem is given
     up. `group_by`, `n_groups`, `delta_split`: how the groups were formed, how many there are, and whether
     their statements hold together ("joint", delta is divided) or one at a time ("each").
+    `weights`: with "weighted", the key of `provenance` that holds each problem's weight (how much likelier it
+    is in the later traffic); `max_weight`: the largest one that a new problem may have, with a mean of 1 over
+    the calibration problems (None: the largest among them).
 
     Raises CalibrationError (a ValueError) where declarations do not fit together.
     """
@@ -103,6 +110,8 @@ class Plan(BaseModel):
         "group_by",
         "n_groups",
         "delta_split",
+        "weights",
+        "max_weight",
     )
     """Fields younger than the first certificates: left out of files (and digests) where at their default."""
 
@@ -128,6 +137,8 @@ class Plan(BaseModel):
     group_by: str | None = None
     n_groups: int = Field(default=1, ge=1)
     delta_split: DeltaSplit | None = None
+    weights: str | None = None
+    max_weight: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -149,6 +160,12 @@ class Plan(BaseModel):
             raise CalibrationError(f"the losses {', '.join(losses)} repeat. Give each loss one alpha.")
         if self.give_up_alpha is not None and self.method not in ("ltt", "pac"):
             raise CalibrationError(f"give_up_alpha goes with 'ltt' and 'pac', not with '{self.method}'.")
+        if (self.method == "weighted") != (self.weights is not None):
+            raise CalibrationError(
+                "method 'weighted' and weights go together. Give both (a key of provenance), or neither."
+            )
+        if self.method == "weighted" and self.samples == "worst":
+            raise CalibrationError("method 'weighted' takes one sample of each problem. Use samples 'one'.")
         if self.method == "pareto" and self.samples == "worst":
             raise CalibrationError("method 'pareto' takes one sample of each problem. Use samples 'one'.")
         return self
@@ -191,8 +208,8 @@ class Plan(BaseModel):
             certified=certified,
         )
 
-    def statement(self, n: int) -> str:
-        """The guarantee in plain sentences, for `n` calibration problems."""
+    def statement(self, n: int, effective: float = 0.0) -> str:
+        """The guarantee in plain sentences, for `n` calibration problems, worth `effective` if weighted."""
         return guarantee_text(
             guarantee=self.guarantee,
             n=n,
@@ -205,9 +222,11 @@ class Plan(BaseModel):
             group_by=self.group_by,
             n_groups=self.n_groups,
             joint=self.delta_split != "each",
+            weighted=None if self.weights is None else (effective, self.max_weight),
         )
 
 
 def voids(plan: Plan) -> tuple[str, ...]:
     """What makes the statement void, as sentences for a report."""
-    return void_sentences(plan.answer_mode, gives_up=plan.give_up_alpha is not None)
+    gives_up, weighted = plan.give_up_alpha is not None, plan.weights is not None
+    return void_sentences(plan.answer_mode, gives_up=gives_up, weighted=weighted)

@@ -37,6 +37,7 @@ _METHODS = {
     "pareto": "Learn then Test over threshold and shape, the order learned on a part of the problems",
     "split": "split conformal quantile of the critical score",
     "crc": "conformal risk control of the monotone envelope",
+    "weighted": "split conformal quantile of the critical score, problems weighted to a later traffic",
     "cue-level": "split conformal over boundaries: no guarantee per trace",
 }
 
@@ -205,7 +206,7 @@ def _charts(found: Certificate | CannotCertify, curves: Curves) -> str:
         risk_mark = Mark(lam, found.risk, f"chosen {lam:.4g}: {percent(found.risk)}")
         saved_mark = Mark(lam, found.saved_fraction, f"{percent(found.saved_fraction)} saved")
     part = _interesting(found, curves)
-    if found.method in ("pac", "split", "crc"):
+    if found.method in ("pac", "split", "crc", "weighted"):
         second = Line("critical-score envelope", curves.envelope[part], "second")
     else:
         sure = exact_text((1 - found.delta) * 100)

@@ -15,7 +15,9 @@ from desist.calibration.report_words import (
     first_page,
     floor_rows,
     net_rows,
+    point_note,
     point_rows,
+    probability_words,
 )
 from desist.data.markdown import table
 
@@ -52,10 +54,14 @@ def _point(figures: Figures) -> str:
             f"95 % {percent(held.low)} to {percent(held.high)}), {percent(held.saved)} saved."
         )
     head = ("alpha", "threshold", "loss seen", "saved", "threshold (delta/K)", "saved (delta/K)")
-    parts.append(
-        "### Other operating points\n\nEach holds alone; who chooses after looking needs delta/K.\n\n"
-        + table(head, point_rows(figures))
-    )
+    parts.append(f"### Operating points\n\n{point_note(figures)}\n\n" + table(head, point_rows(figures)))
+    parts += [_reliability(figures)]
+    splits = figures.splits
+    if splits is not None:
+        parts.append(
+            f"Repeated splits: {splits.above} of {len(splits.risks)} above alpha, {splits.refused} could "
+            f"not be certified ({splits.n} problems each)."
+        )
     if len(figures.groups) > 1:
         rows = [
             [g.name, str(g.n), str(g.stopped), interval(g.lost), percent(g.saved)] for g in figures.groups
@@ -63,6 +69,23 @@ def _point(figures: Figures) -> str:
         parts.append(
             "### Groups, the worst first\n\n" + table(["group", "n", "stopped", "lost", "saved"], rows)
         )
+    if figures.worst:
+        lost = [
+            [
+                w.trace_id,
+                w.problem_id,
+                f"{w.score:.6g}",
+                str(w.position),
+                str(w.cut),
+                w.source,
+                w.right,
+                w.stopped,
+            ]
+            for w in figures.worst
+        ]
+        names = ("trace", "problem", "score", "kept", "cut", "source", "full answer", "at the stop")
+        width = 8 if any(w.right or w.stopped for w in figures.worst) else 6
+        parts.append("### Worst losses\n\n" + table(names[:width], [row[:width] for row in lost]))
     if figures.audit_share:
         parts.append("### Net of audits and branches\n\n" + table(["", ""], net_rows(figures)))
     if figures.floors:
@@ -70,6 +93,16 @@ def _point(figures: Figures) -> str:
     if figures.command:
         parts.append(f"Made by `{figures.command}`")
     return "\n\n".join(parts)
+
+
+def _reliability(figures: Figures) -> str:
+    found = figures.reliability
+    rows = [
+        [f"{score:.4f}", f"{100 * good:.1f} %", str(count)]
+        for score, good, count in zip(found.scores, found.good, found.counts, strict=True)
+    ]
+    shown = table(("mean score", "good stops", "boundaries"), rows)
+    return f"### Reliability\n\n{probability_words(figures)}\n\n{shown}"
 
 
 def _list(items: Sequence[str]) -> str:

@@ -16,7 +16,9 @@ from desist.calibration.report_words import (
     first_page,
     floor_rows,
     net_rows,
+    point_note,
     point_rows,
+    probability_words,
 )
 from desist.calibration.svg import bar_chart, reliability_chart
 
@@ -64,7 +66,8 @@ def charts_more(figures: Figures) -> str:
                 name="splits",
             )
         )
-    return f'<div class="charts">{"".join(charts)}</div>'
+    words = f"<p class='soft'>{escape(probability_words(figures))}</p>"
+    return f'<div class="charts">{"".join(charts)}</div>{words}'
 
 
 def details(figures: Figures) -> str:
@@ -113,11 +116,8 @@ def _held_out(figures: Figures) -> str:
 
 
 def _points(figures: Figures) -> str:
-    k = len(figures.points)
-    return (
-        f"<h3>Other operating points</h3><p class='soft'>Each row holds alone, if it was the one declared "
-        f"before looking. Who looks at all {k} and then chooses needs delta/{k}: the last two columns.</p>"
-        + table(_POINTS, point_rows(figures), numbers=True)
+    return f"<h3>Operating points</h3><p class='soft'>{escape(point_note(figures))}</p>" + table(
+        _POINTS, point_rows(figures), numbers=True
     )
 
 

@@ -23,7 +23,10 @@ __all__ = [
     "first_page",
     "floor_rows",
     "net_rows",
+    "point_note",
     "point_rows",
+    "probability_words",
+    "weighted_words",
 ]
 
 _REQUESTS = 1000
@@ -84,7 +87,7 @@ def first_page(figures: Figures) -> FirstPage:
                 budget.saved_interval,
             )
         )
-    note = (
+    note = f"{weighted_words(found)} ".lstrip() + (
         "Seen on the calibration problems, with 95 % intervals. The budget is the one that saves most there "
         "at no more losses; it was chosen by looking, so it carries no promise."
     )
@@ -140,6 +143,39 @@ def net_rows(figures: Figures) -> list[list[str]]:
         ["their branches (hand-off and answer)", f"-{100 * share * branch:.2f} %"],
         ["net", f"{100 * net:.2f} %"],
     ]
+
+
+def point_note(figures: Figures) -> str:
+    """How the operating points are to be read, with both deltas."""
+    count, delta = len(figures.points), figures.certified.delta
+    return (
+        f"Each row holds alone with delta = {exact_text(delta)}, if it was the one declared before looking. "
+        f"Who looks at all {count} and then chooses needs delta/{count} = "
+        f"{exact_text(delta / max(1, count))}: the last two columns."
+    )
+
+
+def probability_words(figures: Figures) -> str:
+    """Is the score a probability? MAPIE's calibration metrics on one boundary of each trace."""
+    found = figures.probability
+    if found is None:
+        return ""
+    return (
+        f"Is the score a probability? On one boundary of each of {found.n:,} traces: expected calibration "
+        f"error {100 * found.ece:.1f} %, p-values of a yes {found.kolmogorov_smirnov_p:.2g} (Kolmogorov-"
+        f"Smirnov) and {found.spiegelhalter_p:.2g} (Spiegelhalter). The guarantee does not need it."
+    )
+
+
+def weighted_words(found: Certificate) -> str:
+    """What the problems are worth after weighting; empty where they were not weighted."""
+    if found.n_effective is None or found.weighted_risk is None:
+        return ""
+    return (
+        f"Weighted to a later traffic: the {found.n} calibration problems are worth {found.n_effective:.1f} "
+        f"equal ones; {100 * found.weighted_risk:.2f} % lost by weight. Counts and intervals on this page "
+        "are unweighted."
+    )
 
 
 def floor_rows(figures: Figures) -> list[list[str]]:

@@ -36,8 +36,12 @@ def guarantee_text(
     group_by: str | None = None,
     n_groups: int = 1,
     joint: bool = True,
+    weighted: tuple[float, float | None] | None = None,
 ) -> str:
-    """The statement for `n` calibration problems; `risks`: each loss with its level."""
+    """The statement for `n` calibration problems; `risks`: each loss with its level.
+
+    `weighted`: what the problems are worth after weighting, and the largest weight of a new problem.
+    """
     where = f" of group '{group}'" if group else ""
     if guarantee == "none":
         return (
@@ -48,6 +52,11 @@ def guarantee_text(
         head = f"With probability at least {_percent(1 - delta)} over the {n} calibration problems"
     else:
         head = f"On average over choices of {n} calibration problems (no promise about these ones)"
+    traffic = "the same distribution"
+    if weighted is not None:
+        worth, most = weighted
+        head += f", weighted to the later traffic (worth {worth:.1f} equal ones)"
+        traffic = "the later traffic" + ("" if most is None else f", of weight {most:.6g} at most")
     parts = [_risk(loss, alpha) for loss, alpha in risks]
     if give_up is not None:
         parts.append(
@@ -55,11 +64,16 @@ def guarantee_text(
             f"{_percent(give_up)}"
         )
     text = (
-        f"{head}, for a new problem{where} from the same distribution, run with the same model, template, "
+        f"{head}, for a new problem{where} from {traffic}, run with the same model, template, "
         f"sampler, probe and policy, {', and '.join(parts)}."
     )
     if worst:
         text += " A problem counts as lost when any of its samples is."
+    if weighted is not None:
+        text += (
+            " It assumes that only the prompts differ, not what happens on a given prompt, and that the "
+            "weights are right; with estimated ones the risk may be larger by half their mean error."
+        )
     text += _CONVENTIONS[truncated]
     if group_by is not None:
         together = "hold together" if joint else "hold one at a time, not together"
@@ -67,11 +81,15 @@ def guarantee_text(
     return text
 
 
-def void_sentences(answer_mode: str, *, gives_up: bool = False) -> tuple[str, ...]:
-    """What makes a statement void, one sentence each. `gives_up`: giving up is inside the statement."""
+def void_sentences(answer_mode: str, *, gives_up: bool = False, weighted: bool = False) -> tuple[str, ...]:
+    """What makes a statement void, one sentence each. `gives_up`: giving up is inside the statement.
+
+    `weighted`: the problems were weighted to a later traffic.
+    """
     others = "budget, loop, manual" if gives_up else "budget, loop, give-up, manual"
+    kind = "the later traffic that the weights stand for" if weighted else "the calibration problems"
     return (
-        "Problems of another kind than the calibration problems: the statement is an average over problems "
+        f"Problems of another kind than {kind}: the statement is an average over problems "
         "like those, never a promise about a single one.",
         "Another model, tokenizer, chat template, number format, sampler, token limit, hand-off, cue set, "
         f"judge or probe, or another answer mode than '{answer_mode}': each changes answers or scores.",

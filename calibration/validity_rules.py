@@ -27,7 +27,7 @@ from desist.calibration.weighted import kept_by_weight, weighted_thresholds
 from desist.controller.core import Policy
 from desist.data.errors import CalibrationError
 
-__all__ = ["GRID", "invalid_rules", "mean_rules", "pac_rules"]
+__all__ = ["GRID", "invalid_rules", "mean_rules", "pac_rules", "shift_rules"]
 
 GRID: NDArray[np.float64] = np.arange(200, -1, -1) / 200
 """Thresholds for the tests on a grid: coarser than the default one, which 500 draws a cell need not have."""
@@ -142,6 +142,27 @@ def invalid_rules(population: Population, delta: Fraction) -> dict[str, Rule]:
         "split conformal as if PAC": plain_split,
         "pac, rank shifted by one": shifted,
     }
+
+
+def shift_rules(population: Population, delta: Fraction) -> dict[str, Rule]:
+    """One threshold for a later traffic with more hard problems: weighted, and as if nothing had changed.
+
+    The first promises a mean over calibrations; the second promises nothing there, and is to be seen failing.
+    """
+    scene = _Scene(population, delta)
+    weights, outcome = _shifted(scene)
+    heaviest = float(weights.max())
+
+    def weighted(rows: Draw, alpha: Fraction, rng: np.random.Generator) -> Outcome:
+        plan = scene.plan(alpha, "weighted", weights="known", max_weight=heaviest)
+        lam = choose(plan, scene.drawn(rows), None, (), weights[rows]).lam
+        return Outcome(False, False) if lam is None else outcome(lam, lam, alpha)
+
+    def ignored(rows: Draw, alpha: Fraction, rng: np.random.Generator) -> Outcome:
+        lam = choose(scene.plan(alpha, "split"), scene.drawn(rows)).lam
+        return Outcome(False, False) if lam is None else outcome(lam, lam, alpha)
+
+    return {"weighted, one threshold": weighted, "split, shift ignored": ignored}
 
 
 def _pareto(scene: _Scene) -> Rule:

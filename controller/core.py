@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from desist.data.errors import ControlError
@@ -109,18 +109,32 @@ class Policy:
             raise ControlError(f"ema is {self.ema}; it is the newest score's weight, in (0, 1].")
 
 
+SAME = -1
+"""For `Control.lasting`: the budget is the request's own, and stays in every mode."""
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """How one request is to be controlled, resolved from field, effort and server default.
 
-    `budget`: hard limit on reasoning tokens (None = none). It acts in every mode, since it is the
-    request's own limit; `mode` says what scores may do.
+    `budget`: hard limit on reasoning tokens (None = none). It acts in every mode; `mode` says what scores may
+    do. `lasting`: the budget that is left when the mode is lowered from "active" while the request runs: the
+    request's own limit, not what the server's settings make of "active" (None: none, SAME: all of it).
     """
 
     mode: Mode = "active"
     policy: Policy = Policy()
     budget: int | None = None
     answer: AnswerMode = "write"
+    lasting: int | None = SAME
+
+    def lowered(self, mode: Mode) -> Control:
+        """The control with its mode lowered to at most `mode`; the same one where it is not above it."""
+        modes = get_args(Mode)
+        if modes.index(mode) >= modes.index(self.mode):
+            return self
+        kept = self.budget if self.mode != "active" or self.lasting == SAME else self.lasting
+        return replace(self, mode=mode, budget=kept, lasting=SAME)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -129,3 +143,7 @@ class Control:
             raise ControlError(f"answer is {self.answer!r}; choose one of {', '.join(get_args(AnswerMode))}.")
         if self.budget is not None and self.budget < 0:
             raise ControlError(f"the budget is {self.budget} reasoning tokens; give 0 or more, or None.")
+        if self.lasting is not None and self.lasting < SAME:
+            raise ControlError(
+                f"the lasting budget is {self.lasting} reasoning tokens; give 0 or more, None, or SAME."
+            )

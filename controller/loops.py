@@ -55,27 +55,33 @@ class LoopDetector:
     False
     """
 
-    __slots__ = ("_numbers", "_read", "_rule", "_tail", "found")
+    __slots__ = ("_n_new", "_new", "_numbers", "_read", "_rule", "_tail", "found")
 
     def __init__(self, rule: LoopRule | None = None) -> None:
         self._rule = rule or LoopRule()
         self._tail = ""  # the text with each number masked
         self._numbers: list[str] = []  # those that are masked in it
-        self._read = 0
+        self._new: list[str] = []  # pieces read since the last look
+        self._n_new = 0
+        self._read = 0  # up to the last look
         #: Characters that had been read when the loop was seen; None: none was.
         self.found: int | None = None
 
     def feed(self, text: str) -> bool:
         """Read the next piece; whether a loop has been seen by its end."""
-        text = text.replace(_MASK, " ")
+        self._n_new += len(text)
+        self._new.append(text)
+        if self._n_new < _STEP:  # most pieces are a token: they are only kept
+            return self.found is not None
+        text = "".join(self._new).replace(_MASK, " ")
         at = 0
-        while at < len(text) and self.found is None:
-            end = min(len(text), at + _STEP - self._read % _STEP)
-            self._take(text[at:end])
-            self._read += end - at
-            at = end
-            if self._read % _STEP == 0 and self._loops():
+        while len(text) - at >= _STEP and self.found is None:
+            self._take(text[at : at + _STEP])
+            at += _STEP
+            self._read += _STEP
+            if self._loops():
                 self.found = self._read
+        self._new, self._n_new = [text[at:]], len(text) - at
         return self.found is not None
 
     def _take(self, text: str) -> None:
@@ -93,9 +99,7 @@ class LoopDetector:
             del self._numbers[: gone.count(_MASK)]
 
     def _loops(self) -> bool:
-        tail, numbers = self._tail, self._numbers
-        if tail.endswith(_MASK):  # the number may go on
-            tail, numbers = tail[:-1], numbers[:-1]
+        tail = self._tail.removesuffix(_MASK)  # the number may go on
         if len(tail) < self._rule.chars:
             return False
         key, end = tail[-_KEY:], len(tail) - 1
@@ -103,6 +107,7 @@ class LoopDetector:
             place = tail.rfind(key, 0, end)
             if place < 0:
                 return False
+            numbers = self._numbers[:-1] if len(tail) < len(self._tail) else self._numbers
             if self._goes_round(tail, numbers, len(tail) - _KEY - place):
                 return True
             end = place + _KEY - 1

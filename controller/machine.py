@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 from desist.controller.core import Action, Boundary, Control, Decision, Mode, StopReason
 from desist.data.errors import ControlError
@@ -208,10 +207,10 @@ class StopMachine:
 
     def cap(self, mode: Mode) -> None:
         """Lower the mode to at most `mode` from now on (the operator's kill switch). Never raises it."""
-        modes = get_args(Mode)
-        if modes.index(mode) < modes.index(self.control.mode):
-            self.control = replace(self.control, mode=mode)
-            self.soft_limit, self.hard_limit = _limits(self.control, *self._room)
+        lowered = self.control.lowered(mode)
+        if lowered is not self.control:
+            self.control = lowered
+            self.soft_limit, self.hard_limit = _limits(lowered, *self._room)
 
     def rewind(self, position: int) -> None:
         """Forget everything after `position`: rejected drafts, a trace that is gone over again."""

@@ -20,6 +20,7 @@ from desist.proxy.engines.base import Engine
 from desist.proxy.engines.build import build_engine
 from desist.proxy.errors import CatchAllMiddleware, install_error_handlers
 from desist.proxy.intake.headers import RequestIdMiddleware
+from desist.proxy.lifecycle.team_member import Membership, joined
 from desist.proxy.live.activation import follower_of, with_active_pair
 from desist.proxy.live.certificates import load_points, running_prints
 from desist.proxy.live.config_follower import follow_settings
@@ -42,16 +43,21 @@ def create_app(
     engine: Engine | None = None,
     certificates: Sequence[CertificateLike | OperatingPoint] | None = None,
     source: Source | None = None,
+    membership: Membership | None = None,
 ) -> FastAPI:
     """The proxy as an ASGI app.
 
     `engine`: what generates (default: the one that `settings` names). `certificates`: the operating points,
     the default one first (default: the files that `settings` names). `source`: where `settings` were read
-    from; it is followed while the app runs (None: they stay as they are). Its lifespan raises `NotOffered`,
+    from; it is followed while the app runs (None: they stay as they are). `membership`: what makes it one of
+    several workers (None: it is alone). Its lifespan raises `NotOffered`,
     `ArtifactMismatch` or `EngineError` where the parts do not fit together.
     """
     asked, settings = settings, with_active_pair(settings)
-    state = ProxyState(settings, engine or build_engine(settings), ControlResolver(settings.control))
+    joins = membership or Membership()
+    state = ProxyState(
+        settings, engine or build_engine(settings), ControlResolver(settings.control), places=joins.places
+    )
     follower = follower_of(asked, state)
 
     @asynccontextmanager
@@ -76,7 +82,11 @@ def create_app(
             await state.switch.apply()
             state.started_at, state.started = int(state.clock()), True
             with metrics_port(settings.metrics, state.metrics) as state.metrics_port:
-                async with follow_settings(state, source), learning_models(state):
+                async with (
+                    joined(state, joins.line),
+                    follow_settings(state, source),
+                    learning_models(state),
+                ):
                     yield
         finally:
             state.started = False

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from desist.controller.core import AnswerMode, Control, Mode, Policy
@@ -116,16 +117,21 @@ class ControlResolver:
             asked = replace(asked, alpha=None, threshold=None)
         if not (mode == "off" and passes_through and tenant.budget is None):
             asked = with_natives(asked, body)
-        choice = choose_budget(
+        choose = partial(
+            choose_budget,
             asked,
-            mode=mode,
             default=defaults.budget,
             efforts=defaults.efforts,
             tenant=tenant,
             max_tokens=sampling.max_tokens,
             min_answer_tokens=defaults.min_answer_tokens,
         )
+        choice = choose(mode=mode)
         found = self._controlled(asked, mode, choice, sampling, tenant, defaults)
+        if mode == "active" and choice.budget is not None:
+            lasting = choose(mode="shadow").budget
+            if lasting != choice.budget:
+                found = replace(found, control=replace(found.control, lasting=lasting))
         if mode != wanted:
             found = replace(found, uncontrolled=f"the operator's kill switch is at {cap}")
         return replace(found, budget_by=choice.by, notices=choice.notices, asked=asked)

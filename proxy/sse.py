@@ -6,7 +6,7 @@ what the data means: it stays bytes, so that nothing is decoded twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from desist.data.errors import UpstreamError
 
@@ -17,8 +17,7 @@ PING = b": ping\n\n"
 _MAX_EVENT_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """One event. `data` is the concatenation of its data lines, joined by newlines."""
 
     data: bytes
@@ -66,6 +65,9 @@ class SseParser:
 
         Raises `UpstreamError` (502) if one event is larger than `max_event_bytes`.
         """
+        if self._is_one_event(chunk):
+            self._at_start = False
+            return [ServerSentEvent(chunk[6:-2], "message", self._id)]
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk[:1] == b"\n":
@@ -90,6 +92,17 @@ class SseParser:
                 502,
             )
         return events
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether a chunk is what nearly every read gives: one event of one data line."""
+        return (
+            chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and not (self._line or self._data or self._event or self._after_cr)
+            and b"\r" not in chunk
+            and len(chunk) <= self._max
+        )
 
     def _take(self, line: bytes, events: list[ServerSentEvent]) -> None:
         if self._at_start:

@@ -22,11 +22,13 @@ from desist.proxy.lifecycle.running import Running
 from desist.proxy.live.blocks import control_of
 from desist.proxy.live.switch import ModeSwitch
 from desist.proxy.relay.connection import Relay
-from desist.proxy.responses.store import ResponseStore
+from desist.proxy.responses.store import KeptHere, Responses, ResponseStore
 from desist.proxy.settings import ControlSettings, Settings
 from desist.proxy.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from desist.proxy.lifecycle.shared_places import SharedPlaces
+    from desist.proxy.lifecycle.team_member import Team
     from desist.proxy.monitor.audits import AuditDesk
     from desist.proxy.monitor.watch import Watch
 
@@ -44,7 +46,8 @@ class ProxyState:
 
     `details`: what /readyz tells beside readiness, by name; None: nothing to tell. `watch` and `audits`: what
     watches certificates in service, from the start of the app on.
-    `block_points`: the operating points of models with certificates of their own.
+    `block_points`: the operating points of models with certificates of their own. `places` and `team`: what
+    several workers have in common (None: this is the only one).
     At start `resolver` gets its certificates, and `sampling` and `started_at` (Unix seconds) their values.
     """
 
@@ -63,20 +66,22 @@ class ProxyState:
     audits: AuditDesk | None = None
     relay: Relay = field(default_factory=Relay)
     running: Running = field(default_factory=Running)
-    responses: ResponseStore = field(init=False)
+    responses: Responses = field(init=False)
     block_points: Mapping[str, tuple[OperatingPoint, ...]] = field(default_factory=dict)
+    places: SharedPlaces | None = None
+    team: Team | None = None
     admission: Admission = field(init=False)
     access: Access = field(init=False)
     switch: ModeSwitch = field(init=False)
 
     def __post_init__(self) -> None:
         kept = self.settings.responses
-        self.responses = ResponseStore(kept.keep, kept.keep_bytes, kept.keep_s)
+        self.responses = KeptHere(ResponseStore(kept.keep, kept.keep_bytes, kept.keep_s))
         self.access = Access(self.settings)
         self.switch = ModeSwitch(self.engine, self.metrics, self.settings.mode_file)
         limits = self.settings.limits
         self.admission = Admission(
-            limits.max_in_flight, limits.max_queue, limits.queue_s, self.metrics.tell_admission
+            limits.max_in_flight, limits.max_queue, limits.queue_s, self.metrics.tell_admission, self.places
         )
 
     def control_for(self, model: str) -> tuple[ControlResolver, ControlSettings]:

@@ -27,6 +27,8 @@ _CATCH_ALL = (
     "generation_config",
     "generationConfig",
     "model_kwargs",
+    "thinking_config",
+    "extra",
 )
 _NAMED = re.compile(r"(?i)(?=.*(think|reason)).*(budget|tokens|limit)|budget_?tokens")
 _INSIDE = re.compile(r"(?i)(token_?)?budget")  # at the top it may be anybody's
@@ -65,5 +67,5 @@ def _fields(body: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
         held = body.get(outer)
         for key, value in held.items() if isinstance(held, Mapping) else ():
             yield (outer, str(key)), value
-            if outer in _CATCH_ALL and isinstance(value, Mapping):
+            if isinstance(value, Mapping):
                 yield from (((outer, str(key), str(name)), each) for name, each in value.items())

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from desist.controller.core import Control, Decision, StopReason
 from desist.data.schema import Message, Sampling
 
@@ -61,8 +63,7 @@ class GenerationRequest:
     audit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """Newly generated text of one channel. `token_ids` is empty where the engine cannot tell them.
 
     `extra` holds further fields of the message delta (tool_calls, ...) and `choice_extra` of the choice

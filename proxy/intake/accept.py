@@ -39,6 +39,9 @@ _NOT_EXTRA = (
     | frozenset(alias.path[0] for alias in ALIASES)
 )
 
+# Efforts that servers tell to the chat template.
+_OBEYED = ("reasoning_effort", "chat_template_kwargs.reasoning_effort")
+
 
 @dataclass(frozen=True, slots=True)
 class Intake(Generic[B]):
@@ -178,7 +181,10 @@ def _template(state: ProxyState, raw: Mapping[str, Any], resolved: Resolved) -> 
     named = next((effort.value for effort in asked.efforts), None)
     if asked.thinking is not None:
         return given  # told to the template already
-    off = named == "none" if state.passes_through else named == "none" or asked.off is not None
+    if state.passes_through:  # elsewhere servers pass an effort over: it is a budget of 0, kept here
+        off = any(effort.value == "none" and effort.by in _OBEYED for effort in asked.efforts)
+    else:
+        off = named == "none" or asked.off is not None
     if off:  # vLLM and SGLang make the same of an effort of none
         return given | {"enable_thinking": False, "thinking": False}
     if state.passes_through:

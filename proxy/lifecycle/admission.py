@@ -11,13 +11,19 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from desist.proxy.errors import ApiError
 from desist.proxy.lifecycle.lifeline import Lifeline
 
+if TYPE_CHECKING:  # it needs a Unix
+    from desist.proxy.lifecycle.shared_places import SharedPlaces
+
 __all__ = ["Admission", "Place"]
 
 _LONGEST_RETRY_S = 60
+_LOOK_S = 0.01  # between two looks for a place that another process gave back
 _WEIGHT = 0.1  # of the newest request in the mean time of service
 
 
@@ -37,38 +43,55 @@ class Place:
             admission._left(self._began)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """One that waits. `came`: when, on the loop's clock."""
+
+    ready: asyncio.Future[None]
+    came: float
+
+
 class Admission:
     """At most `limit` requests at once and `queue` waiting, each for `wait_s` seconds at most.
 
-    `told(in_flight, queued)` hears of each change.
+    `told(in_flight, queued)` hears of each change. `places`: what other processes take too, so that the
+    limits hold for all together (None: this one is alone).
     """
 
     def __init__(
-        self, limit: int, queue: int, wait_s: float, told: Callable[[int, int], None] = lambda *_: None
+        self,
+        limit: int,
+        queue: int,
+        wait_s: float,
+        told: Callable[[int, int], None] = lambda *_: None,
+        places: SharedPlaces | None = None,
     ) -> None:
         self._limit, self._queue, self._wait_s, self._told = limit, queue, wait_s, told
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._places = places
+        self._waiting: deque[_Turn] = deque()
+        self._looking: asyncio.TimerHandle | None = None
+        self._noted = False  # whether others know of somebody who waits here
         self._lifelines: set[Lifeline] = set()
         self._mean_s = 1.0
         self._empty: asyncio.Event | None = None
-        self.in_flight = 0
+        self.in_flight = 0  # of this process
         self.draining = False
 
     @property
     def queued(self) -> int:
+        """Requests of this process that wait."""
         return len(self._waiting)
 
     @property
     def free(self) -> bool:
-        """Whether `enter` would not wait."""
-        return self.in_flight < self._limit and not self._waiting
+        """Whether `enter` would not wait, as it stands now."""
+        served, waiting = self._all()
+        return served < self._limit and not waiting
 
     def resize(self, limit: int, queue: int, wait_s: float) -> None:
         """Other limits from now on. Who is served or waits already stays."""
         self._limit, self._queue, self._wait_s = limit, queue, wait_s
-        while self._waiting and self.in_flight < self._limit:
-            self.in_flight += 1
-            self._pass_on()
+        self._serve()
 
     async def enter(self) -> Place:
         """A place, at once or when one is free. Raises `ApiError`: 429 queue full, 503 waited too long or
@@ -76,29 +99,31 @@ class Admission:
         loop = asyncio.get_running_loop()
         if self.draining:
             raise self._ending()
-        if self.free:
-            self._take()
-            return Place(self, loop.time())
-        if len(self._waiting) >= self._queue:
+        came = loop.time()
+        if not self._waiting and self._take(came):
+            self._tell()
+            return Place(self, came)
+        served, waiting = self._all()
+        if waiting >= self._queue:
             raise ApiError(
                 429,
-                f"{self.in_flight} requests are being served and {self.queued} wait: the limits "
+                f"{served} requests are being served and {waiting} wait: the limits "
                 "(limits.max_in_flight, limits.max_queue) are reached. Try again later, or raise them.",
                 code="overloaded",
                 headers={"Retry-After": str(self._retry_s())},
             )
-        turn: asyncio.Future[None] = loop.create_future()
+        turn = _Turn(loop.create_future(), came)
         self._waiting.append(turn)
         self._tell()
         try:
             async with asyncio.timeout(self._wait_s):
-                await turn
+                await turn.ready
         except BaseException as error:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._pass_on()  # the place came while the wait was given up
+            if turn.ready.done() and not turn.ready.cancelled() and turn.ready.exception() is None:
+                self._give()  # the place came while the wait was given up
             elif turn in self._waiting:
                 self._waiting.remove(turn)
-                self._tell()
+            self._serve()
             if isinstance(error, TimeoutError):
                 raise ApiError(
                     503,
@@ -121,8 +146,8 @@ class Admission:
         self.draining = True
         while self._waiting:
             turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(self._ending())
+            if not turn.ready.done():
+                turn.ready.set_exception(self._ending())
         self._tell()
 
     async def drained(self, timeout_s: float) -> bool:
@@ -152,30 +177,56 @@ class Admission:
 
     def _retry_s(self) -> int:
         """When a place is likely: the queue's length times the mean time of service, over the places."""
-        expected = (self.queued + 1) * self._mean_s / self._limit
+        expected = (self._all()[1] + 1) * self._mean_s / self._limit
         return max(1, min(_LONGEST_RETRY_S, math.ceil(expected)))
 
-    def _take(self) -> None:
-        self.in_flight += 1
-        self._tell()
+    def _all(self) -> tuple[int, int]:
+        """(served, waiting), of all processes."""
+        places = self._places
+        return (self.in_flight, self.queued) if places is None else (places.served, places.waiting)
+
+    def _take(self, came: float) -> bool:
+        taken = self.in_flight < self._limit if self._places is None else self._places.take(self._limit, came)
+        self.in_flight += taken
+        return taken
+
+    def _give(self) -> None:
+        self.in_flight -= 1
+        if self._places is not None:
+            self._places.give()
 
     def _left(self, began: float) -> None:
         elapsed = asyncio.get_running_loop().time() - began
         self._mean_s += _WEIGHT * (elapsed - self._mean_s)
-        self._pass_on()
+        self._give()
+        self._serve()
 
-    def _pass_on(self) -> None:
-        """A place is free: the one who waits longest has it, or nobody."""
-        while self._waiting and self.in_flight <= self._limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                self._tell()
-                return
-        self.in_flight -= 1
+    def _serve(self) -> None:
+        """Give the free places to those who wait longest."""
+        while self._waiting:
+            turn = self._waiting[0]
+            if turn.ready.done():  # it was given up
+                self._waiting.popleft()
+            elif self._take(turn.came):
+                self._waiting.popleft()
+                turn.ready.set_result(None)
+            else:
+                break
         self._tell()
         if not self.in_flight and self._empty is not None:
             self._empty.set()
 
+    def _look(self) -> None:
+        """Another process may have given a place back."""
+        self._looking = None
+        self._serve()
+
     def _tell(self) -> None:
-        self._told(self.in_flight, len(self._waiting))
+        self._told(self.in_flight, self.queued)
+        if self._places is None:
+            return
+        if self._waiting or self._noted:
+            self._places.note(self.queued, self._waiting[0].came if self._waiting else 0.0)
+            self._noted = bool(self._waiting)
+        if self._waiting and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)

@@ -17,11 +17,14 @@ from starlette.types import Receive, Scope, Send
 from desist.proxy.lifecycle.lifeline import Lifeline
 from desist.proxy.sse import PING
 
-__all__ = ["CANCELLED", "ClientGone", "Outcome", "StreamedResponse", "gone", "unless_gone"]
+__all__ = ["CANCELLED", "DIRECT", "ClientGone", "Outcome", "StreamedResponse", "gone", "unless_gone"]
 
 T = TypeVar("T")
 Outcome = Literal["complete", "failed", "gone"]
 CANCELLED = "desist.cancelled"  # in the scope: the client left before its answer was complete (status 499)
+# In the scope: the server's own `send`. Layers look at how a response begins and ends; what is between goes
+# past them, since each of them costs at every token.
+DIRECT = "desist.direct_send"
 _LAST_WORDS_S = 1.0
 
 
@@ -79,7 +82,8 @@ class StreamedResponse(Response):
         self._lifeline, self._heartbeat_s = lifeline, heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire = _Wire(send, {"status": self.status_code, "headers": self.raw_headers})
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        wire = _Wire(send, scope.get(DIRECT, send), head)
         outcome: Outcome = "failed"
 
         async def pump() -> None:
@@ -123,12 +127,15 @@ class StreamedResponse(Response):
 
 
 class _Wire:
-    """The body of one response. Begins with the first write; writes do not mix."""
+    """The body of one response. Begins with the first write; writes do not mix.
 
-    __slots__ = ("_head", "_send", "begun", "writes")
+    `direct`: what takes the pieces between the first and the last message.
+    """
 
-    def __init__(self, send: Send, head: Mapping[str, object]) -> None:
-        self._send, self._head = send, head
+    __slots__ = ("_direct", "_head", "_send", "begun", "writes")
+
+    def __init__(self, send: Send, direct: Send, head: Mapping[str, object]) -> None:
+        self._send, self._direct, self._head = send, direct, head
         self.begun = False
         self.writes = 0
 
@@ -139,7 +146,8 @@ class _Wire:
             if not self.begun:
                 self.begun = True
                 await self._send({"type": "http.response.start", **self._head})
-            await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+            send = self._direct if more else self._send
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
         except OSError as error:
             raise ClientGone from error
 

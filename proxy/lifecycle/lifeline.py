@@ -144,10 +144,10 @@ class Lifeline:
             self._timer = self._loop.call_at(dues[name], self._look)
 
     def _late(self, name: str) -> ApiError:
-        where = "limits" if name == "total_s" else "upstream"
+        where = "limits.total_s or upstream.total_s" if name == "total_s" else f"upstream.{name}"
         return ApiError(
             504,
             f"{_WHAT[name]} within {getattr(self._limits, name):g} s. Ask for less, or raise the limit: the "
-            f"header {TIMEOUT_HEADERS[name]}, and the setting {where}.{name}.",
+            f"header {TIMEOUT_HEADERS[name]}, and the setting {where}.",
             code="timeout",
         )

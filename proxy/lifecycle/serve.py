@@ -19,6 +19,7 @@ from desist.proxy.access.middleware import refuse_open
 from desist.proxy.app import create_app
 from desist.proxy.engines.base import Engine
 from desist.proxy.lifecycle.event_loop import run
+from desist.proxy.lifecycle.team_member import Membership
 from desist.proxy.settings import Settings, Source
 from desist.proxy.state import ProxyState, state_of_app
 
@@ -72,9 +73,13 @@ def serve_on(
     announce: Callable[[str], None] | None = None,
     until: int | None = None,
     source: Source | None = None,
+    membership: Membership | None = None,
 ) -> None:
-    """`serve` on a socket that listens already. `until`: a descriptor at whose end the proxy drains too."""
-    app = create_app(settings, engine=engine, source=source)
+    """`serve` on a socket that listens already. `until`: a descriptor at whose end the proxy drains too.
+
+    `membership`: what makes it one of several workers.
+    """
+    app = create_app(settings, engine=engine, source=source, membership=membership)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -1,9 +1,9 @@
-"""Several proxy processes on one listening socket, for more cores than one.
+"""Several proxy processes on one listening socket, for more cores than one, which clients see as one.
 
-Knows processes, signals and one folder of counts. Workers share nothing but the socket: limits hold for each
-alone; the mode reaches all through `mode_file`, settings through their file, and /metrics of any one tells
-the sum (prometheus_client's PROMETHEUS_MULTIPROC_DIR). A worker that dies is replaced; one that cannot start
-ends them all.
+Knows processes, signals and one folder. Workers share the socket, the places of `limits` (`shared_places`),
+and through their parent kept responses, stops by hand and the mode (`team_hub`); settings reach each through
+their file, and /metrics of any one tells the sum (prometheus_client's PROMETHEUS_MULTIPROC_DIR). A worker
+that dies is replaced; one that cannot start ends them all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -28,6 +28,10 @@ from prometheus_client.multiprocess import mark_process_dead
 from desist.data.errors import ControlError, DesistError, EngineError
 from desist.proxy.access.middleware import refuse_open
 from desist.proxy.lifecycle.serve import address_of, listen, serve_on
+from desist.proxy.lifecycle.shared_places import SharedPlaces
+from desist.proxy.lifecycle.team_hub import Hub
+from desist.proxy.lifecycle.team_member import Membership
+from desist.proxy.responses.store import ResponseStore
 from desist.proxy.settings import Settings, Source
 
 __all__ = ["refuse_workers", "serve_workers"]
@@ -63,12 +67,12 @@ def serve_workers(
     start."""
     refuse_workers(settings)
     refuse_open(settings)
-    with listen(settings.host, settings.port) as sock, _shared(settings, source) as shared:
-        team = _Team(sock, *shared)
+    with listen(settings.host, settings.port) as sock, _shared() as folder:
+        team = _Team(sock, settings, source, workers, folder / "places")
         try:
             with team.signals():
-                for _ in range(workers):
-                    team.start()
+                for row in range(workers):
+                    team.start(row)
                 team.wait_ready()
                 if announce is not None and not team.stopping:
                     announce(address_of(sock))
@@ -78,57 +82,62 @@ def serve_workers(
 
 
 @contextlib.contextmanager
-def _shared(settings: Settings, source: Source | None) -> Iterator[tuple[Settings, Source | None]]:
-    """Settings with a mode file, which the kill switch needs to reach all workers, and a folder for their
-    counts
-    in the environment: private ones, where none is named."""
-    with tempfile.TemporaryDirectory(prefix="desist-workers-") as folder:
-        if settings.mode_file is None:
-            place = Path(folder, "mode")
-            place.write_text("active\n", encoding="utf-8")
-            settings = settings.model_copy(update={"mode_file": place})
-            if source is not None:  # it is read again while they run
-                source = replace(source, flags={**source.flags, "mode_file": place})
-        # The next request of a conversation may come to another worker: better none kept than one in two
-        # found.
-        nothing = settings.responses.model_copy(update={"keep": 0})
-        settings = settings.model_copy(update={"responses": nothing})
-        before = os.environ.get(_COUNTS)
-        if not before:
-            counts = Path(folder, "counts")
-            counts.mkdir()
-            os.environ[_COUNTS] = str(counts)
+def _shared() -> Iterator[Path]:
+    """A private folder for what all workers have in common; a folder in it for their counts, named in the
+    environment.
+
+    Counts get a folder of this run alone: those of an earlier one would be summed too.
+    """
+    before = os.environ.get(_COUNTS)
+    if before:
+        Path(before).mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="desist-workers-") as folder,
+        tempfile.TemporaryDirectory(prefix="desist-counts-", dir=before) as counts,
+    ):
+        os.environ[_COUNTS] = counts
         try:
-            yield settings, source
+            yield Path(folder)
         finally:
-            if not before:
+            if before:
+                os.environ[_COUNTS] = before
+            else:
                 os.environ.pop(_COUNTS, None)
 
 
 @dataclass(slots=True)
 class _Worker:
+    row: int  # among the shared places
     process: SpawnProcess
     told: Connection
     ready: bool = False
 
 
 class _Team:
-    def __init__(self, sock: socket.socket, settings: Settings, source: Source | None) -> None:
+    def __init__(
+        self, sock: socket.socket, settings: Settings, source: Source | None, rows: int, places: Path
+    ) -> None:
         self._sock, self._settings, self._source = sock, settings, source
+        self._rows, self._path = rows, places
+        self._places = SharedPlaces(places, 0, rows)
+        kept = settings.responses
+        self._hub = Hub(ResponseStore(kept.keep, kept.keep_bytes, kept.keep_s))
         self._context = multiprocessing.get_context("spawn")
         # Workers see the end of this pipe when this process is gone, however it went.
         self._theirs, self._ours = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
         self.stopping = False
 
-    def start(self) -> None:
+    def start(self, row: int) -> None:
         told, tells = self._context.Pipe(duplex=False)
-        process = self._context.Process(
-            target=_work, args=(self._sock, self._settings, self._source, self._theirs, tells), daemon=True
-        )
+        ours, theirs = socket.socketpair()
+        given = _Given(self._sock, self._settings, self._source, self._theirs, tells, theirs)
+        process = self._context.Process(target=_work, args=(given, self._path, row, self._rows), daemon=True)
         process.start()
         tells.close()
-        self._workers.append(_Worker(process, told))
+        theirs.close()
+        self._hub.adopt(ours)
+        self._workers.append(_Worker(row, process, told))
 
     def wait_ready(self) -> None:
         """Until all accept requests. Raises `EngineError` where one cannot."""
@@ -155,11 +164,12 @@ class _Team:
             for worker in [each for each in self._workers if not each.process.is_alive()]:
                 self._workers.remove(worker)
                 mark_process_dead(worker.process.pid)  # type: ignore[no-untyped-call]
+                self._places.clear(worker.row)
                 if not self.stopping:
                     log.warning(
                         "a worker ended (exit code %s); another takes its place", worker.process.exitcode
                     )
-                    self.start()
+                    self.start(worker.row)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
@@ -186,18 +196,37 @@ class _Team:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+        self._hub.close()
+        self._places.close()
 
 
-def _work(
-    sock: socket.socket, settings: Settings, source: Source | None, until: Connection, tells: Connection
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a worker is handed. `until` ends with the parent; `tells` takes how the start went."""
+
+    sock: socket.socket
+    settings: Settings
+    source: Source | None
+    until: Connection
+    tells: Connection
+    line: socket.socket
+
+
+def _work(given: _Given, places: Path, row: int, rows: int) -> None:
     """One worker's life. Ctrl-C reaches the whole group: it is for the parent, who passes one signal on."""
     from desist.proxy.telemetry.logs import set_up_logs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    set_up_logs(settings.log)
+    set_up_logs(given.settings.log)
     try:
-        serve_on(sock, settings, announce=lambda _: tells.send(None), until=until.fileno(), source=source)
+        serve_on(
+            given.sock,
+            given.settings,
+            announce=lambda _: given.tells.send(None),
+            until=given.until.fileno(),
+            source=given.source,
+            membership=Membership(given.line, SharedPlaces(places, row, rows)),
+        )
     except DesistError as error:
-        tells.send(str(error))
+        given.tells.send(str(error))
         sys.exit(1)

@@ -87,6 +87,17 @@ class ModeSwitch:
             log.error("%s Until then no mode is above %s.", failure, filed)
         self._filed, self._file_failure = filed, failure
 
+    @property
+    def asked(self) -> Mode:
+        """What operators' calls hold it at, the file apart."""
+        return self._asked
+
+    async def obey(self, mode: Mode) -> None:
+        """An operator's call that another worker has taken; the file may have been written for it."""
+        self._asked = mode
+        await asyncio.to_thread(self.look_at_file)
+        await self.apply()
+
     async def turn(self, mode: Mode) -> bool:
         """An operator's call. Whether it outlives this process: it is written to the file, if there is one.
 
@@ -99,12 +110,12 @@ class ModeSwitch:
             try:
                 await asyncio.to_thread(_write, self._path, mode)
                 written = True
-                self._asked = "active"  # the file says it, to other workers too
+                self._asked = "active"  # the file says it, to others too
             except OSError as error:
                 await self.apply()
                 raise ControlError(
                     f"the mode is {self.cap} here, but {self._path} cannot be written: {error.strerror}. "
-                    "Other workers do not know of it."
+                    "Whoever else follows that file does not know of it, nor will the next start."
                 ) from error
         await self.apply()
         return written

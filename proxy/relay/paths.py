@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["DEFAULT_PATHS", "PathList", "is_forbidden"]
+__all__ = ["DEFAULT_PATHS", "GENERATING", "PathList", "is_forbidden"]
 
 #: Models that are asked once and keep nothing: there is no thinking to control and no state to change.
 #: Not here: what generates (it would pass by the control), what reads the server (/version, /load, /metrics,
@@ -31,13 +31,34 @@ DEFAULT_PATHS = (
     "/v1/audio/speech",
 )
 
+#: Writes by a model, but is none of ours: a request there passes by budgets, stops and tenants.
+GENERATING = (
+    "/v1/messages",
+    "/v1/chat/completions/batch",
+    "/v1/systemone",
+    "/v1/realtime",
+    "/v1/batches",
+    "/v1/assistants",
+    "/v1/threads",
+    "/v1/images/generations",
+    "/inference/v1/generate",
+    "/cohere/v2/chat",
+    "/generative_scoring",
+    "/invocations",
+    "/generate",
+    "/completion",
+    "/infill",
+    "/api/generate",
+    "/api/chat",
+)
+
 _PLAIN = re.compile(r"(/[A-Za-z0-9_~.:@+-]+)+")
 # What no client may reach, wherever it stands in a path: operators' commands of vLLM, SGLang, llama.cpp and
 # Ollama, and what lays a server open. `-` counts as `_`, case is ignored.
 _FORBIDDEN = re.compile(
     r"""(?x)
     abort.* | collective_rpc | pause.* | is_paused | resume.* | sleep | is_sleeping | wake_up | continue_gen.*
-    | .*weight.* | .*lora.* | load | unload | load_model | unload_model
+    | .*weight.* | .*lora.* | .*adapters? | load | unload | load_model | unload_model
     | reset.* | flush.* | release_.* | clear_.* | freeze_gc
     | server_info | get_server_info | get_model_info | .*internal_state | get_world_size | kv_event.*
     | start_.* | stop_.* | .*profil.* | scale_.* | .*elastic.* | fault_tolerance | .*_process_group

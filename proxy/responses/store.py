@@ -1,7 +1,7 @@
 """Keeps responses for `previous_response_id` and for reading by id: in memory, bounded, each for its own key.
 
-Knows sizes, times and owners. Nothing is written anywhere; another process, or this one after a restart,
-knows none of it.
+Knows sizes, times and owners. Nothing is written anywhere: after a restart none of it is known. With several
+workers the parent's memory holds it for all (`lifecycle.team_hub`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Kept", "ResponseStore"]
+__all__ = ["Kept", "KeptHere", "ResponseStore", "Responses", "decoded", "encoded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,47 @@ class Kept:
     def conversation(self) -> list[dict[str, Any]]:
         """All items up to now."""
         return [*self.items, *self.response["output"]]
+
+
+def encoded(kept: Kept) -> bytes:
+    return msgspec.json.encode({"response": kept.response, "items": kept.items})
+
+
+def decoded(data: bytes) -> Kept:
+    held = msgspec.json.decode(data)
+    return Kept(held["response"], held["items"])
+
+
+class Responses(Protocol):
+    """Where a worker keeps responses. `keeps`: whether it does at all."""
+
+    keeps: bool
+
+    def put(self, owner: bytes, kept: Kept) -> None:
+        """Keep a response. One that alone exceeds the size is not kept."""
+
+    async def get(self, owner: bytes, identity: str) -> Kept | None:
+        """The response of this id, if it is there and `owner`'s."""
+
+    async def delete(self, owner: bytes, identity: str) -> bool:
+        """Forget the response; False if it is not there, or not `owner`'s."""
+
+
+class KeptHere:
+    """Responses in this process, the only one."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store, self.keeps = store, store.keeps
+
+    def put(self, owner: bytes, kept: Kept) -> None:
+        self._store.put(owner, str(kept.response["id"]), encoded(kept))
+
+    async def get(self, owner: bytes, identity: str) -> Kept | None:
+        data = self._store.get(owner, identity)
+        return None if data is None else decoded(data)
+
+    async def delete(self, owner: bytes, identity: str) -> bool:
+        return self._store.delete(owner, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +95,21 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, owner: bytes, kept: Kept) -> None:
+    def put(self, owner: bytes, identity: str, data: bytes) -> None:
         """Keep a response. One that alone exceeds the size is not kept."""
-        data = msgspec.json.encode({"response": kept.response, "items": kept.items})
         if not self.keeps or len(data) > self._limit_bytes:
             return
-        identity = str(kept.response["id"])
         self._forget(identity)
         self._entries[identity] = _Entry(owner, data, self._clock() + self._keep_s)
         self._bytes += len(data)
         while len(self._entries) > self._limit or self._bytes > self._limit_bytes:
             self._forget(next(iter(self._entries)))
 
-    def get(self, owner: bytes, identity: str) -> Kept | None:
+    def get(self, owner: bytes, identity: str) -> bytes | None:
         """The response of this id, if it is there and `owner`'s."""
         self._expire()
         entry = self._entries.get(identity)
-        if entry is None or entry.owner != owner:
-            return None
-        held = msgspec.json.decode(entry.data)
-        return Kept(held["response"], held["items"])
+        return None if entry is None or entry.owner != owner else entry.data
 
     def delete(self, owner: bytes, identity: str) -> bool:
         """Forget the response; False if it is not there, or not `owner`'s."""

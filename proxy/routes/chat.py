@@ -78,7 +78,10 @@ def _plain_calls(extra: dict[str, Any]) -> dict[str, Any]:
     """Streamed tool calls carry an index, complete ones do not."""
     if not isinstance(extra.get("tool_calls"), list):
         return extra
-    calls = [{key: value for key, value in call.items() if key != "index"} for call in extra["tool_calls"]]
+    calls = [
+        {key: value for key, value in call.items() if key != "index"} if isinstance(call, dict) else call
+        for call in extra["tool_calls"]
+    ]
     return {**extra, "tool_calls": calls}
 
 

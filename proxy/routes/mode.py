@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from desist.data.errors import ControlError
+from desist.data.errors import ControlError, EngineError
 from desist.proxy.access.middleware import require_operator
 from desist.proxy.errors import ApiError, validation_error
 from desist.proxy.intake.accept import read_json
@@ -40,7 +40,8 @@ async def get_mode(request: Request) -> dict[str, Any]:
 async def set_mode(request: Request) -> dict[str, Any]:
     """Turn the switch: new requests obey at once, those that run are stopped by no score any more.
 
-    Raises `ApiError` 400 for another body, 503 where other workers could not be told.
+    Answers once all workers obey. Raises `ApiError` 400 for another body, 503 where the file of the mode
+    could not be written, or other workers could not be told.
     """
     require_operator(request)
     state = state_of(request)
@@ -49,10 +50,33 @@ async def set_mode(request: Request) -> dict[str, Any]:
     except ValidationError as error:
         raise validation_error(error) from error
     try:
-        persistent = await state.switch.turn(body.mode)
+        persistent, failure = await state.switch.turn(body.mode), None
     except ControlError as error:
-        raise ApiError(503, str(error), code="mode_not_kept") from error
+        persistent, failure = False, error
+    await _tell_others(state)
+    if failure is not None:
+        raise ApiError(503, str(failure), code="mode_not_kept") from failure
     return _told(state) | {"persistent": persistent}
+
+
+async def _tell_others(state: ProxyState) -> None:
+    if state.team is None:
+        return
+    try:
+        silent = await state.team.turn(state.switch.asked)
+    except EngineError as error:
+        raise ApiError(
+            503,
+            f"the mode is {state.switch.cap} here, but the other workers could not be told: {error}",
+            code="mode_not_told",
+        ) from error
+    if silent:
+        raise ApiError(
+            503,
+            f"the mode is {state.switch.cap} here, but {silent} other worker(s) have not answered yet: they "
+            "obey as soon as they can hear. Ask again.",
+            code="mode_not_told",
+        )
 
 
 def _told(state: ProxyState) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
     earlier = (
         []
         if body.previous_response_id is None
-        else _kept(state, owner, body.previous_response_id).conversation
+        else (await _kept(state, owner, body.previous_response_id)).conversation
     )
     items = [*earlier, *input_items(body.input)]
     try:
@@ -74,7 +74,7 @@ async def create_response(request: Request) -> Response:
 @router.get("/v1/responses/{response_id}")
 async def get_response(request: Request, response_id: str) -> Response:
     state = state_of(request)
-    if (relayed := _relayed(request, state, response_id)) is not None:
+    if (relayed := await _relayed(request, state, response_id)) is not None:
         return relayed
     if request.query_params.get("stream", "").lower() == "true":
         raise ApiError(
@@ -83,17 +83,17 @@ async def get_response(request: Request, response_id: str) -> Response:
             param="stream",
             code="not_offered",
         )
-    return _json(_kept(state, owner_of(request), response_id, "response_id").response)
+    return _json((await _kept(state, owner_of(request), response_id, "response_id")).response)
 
 
 @router.get("/v1/responses/{response_id}/input_items")
 async def list_input_items(request: Request, response_id: str) -> Response:
     state = state_of(request)
-    if (relayed := _relayed(request, state, response_id)) is not None:
+    if (relayed := await _relayed(request, state, response_id)) is not None:
         return relayed
+    kept = await _kept(state, owner_of(request), response_id, "response_id")
     items = [
-        item if "id" in item else {**item, "id": f"item_{number}"}
-        for number, item in enumerate(_kept(state, owner_of(request), response_id, "response_id").items)
+        item if "id" in item else {**item, "id": f"item_{number}"} for number, item in enumerate(kept.items)
     ]
     newest_first = request.query_params.get("order", "desc") != "asc"
     listed = items[::-1] if newest_first else items
@@ -104,9 +104,9 @@ async def list_input_items(request: Request, response_id: str) -> Response:
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(request: Request, response_id: str) -> Response:
     state = state_of(request)
-    if (relayed := _relayed(request, state, response_id)) is not None:
+    if (relayed := await _relayed(request, state, response_id)) is not None:
         return relayed
-    if not state.responses.delete(owner_of(request), response_id):
+    if not await state.responses.delete(owner_of(request), response_id):
         raise _unknown(state, response_id, "response_id", 404)
     return _json({"id": response_id, "object": "response", "deleted": True})
 
@@ -114,9 +114,9 @@ async def delete_response(request: Request, response_id: str) -> Response:
 @router.post("/v1/responses/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Response:
     state = state_of(request)
-    if (relayed := _relayed(request, state, response_id)) is not None:
+    if (relayed := await _relayed(request, state, response_id)) is not None:
         return relayed
-    _ = _kept(state, owner_of(request), response_id, "response_id")
+    await _kept(state, owner_of(request), response_id, "response_id")
     raise ApiError(
         400,
         f"response {shorten(response_id)} is complete; only those in the background can be cancelled, "
@@ -125,15 +125,17 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     )
 
 
-def _relayed(request: Request, state: ProxyState, response_id: str) -> Response | None:
+async def _relayed(request: Request, state: ProxyState, response_id: str) -> Response | None:
     """Responses of mode off are the server's own: what is not kept here is asked for there."""
-    if state.responses.get(owner_of(request), response_id) is not None:
+    if await state.responses.get(owner_of(request), response_id) is not None:
         return None
     return untouched(request, state)
 
 
-def _kept(state: ProxyState, owner: bytes, response_id: str, param: str = "previous_response_id") -> Kept:
-    found = state.responses.get(owner, response_id)
+async def _kept(
+    state: ProxyState, owner: bytes, response_id: str, param: str = "previous_response_id"
+) -> Kept:
+    found = await state.responses.get(owner, response_id)
     if found is None:
         raise _unknown(state, response_id, param, 404)
     return found
@@ -142,7 +144,7 @@ def _kept(state: ProxyState, owner: bytes, response_id: str, param: str = "previ
 def _unknown(state: ProxyState, response_id: str, param: str, status: int) -> ApiError:
     kept = state.settings.responses
     why = (
-        f"Kept are the last {kept.keep} of this process, for {kept.keep_s:g} s, unless their request said "
+        f"Kept are the last {kept.keep} of this server, for {kept.keep_s:g} s, unless their request said "
         "store: false. Send the items of the conversation instead."
         if state.responses.keeps
         else "No responses are kept here (responses.keep is 0). Send the items of the conversation instead."

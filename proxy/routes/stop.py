@@ -1,7 +1,7 @@
 """POST /desist/v1/requests/{id}/stop: end the thinking of a running request now; its answer is then written.
 
-Knows which requests run and who may stop them: the key that began one, or an operator's. The engine does
-the work.
+Knows who may stop a request: the key that began it, or an operator's. It is stopped wherever it runs, in this
+process or in another worker; the engine there does the work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from desist.data.errors import EngineError
 from desist.proxy.access.middleware import is_operator
 from desist.proxy.errors import ApiError, shorten
 from desist.proxy.lifecycle.running import owner_of
+from desist.proxy.lifecycle.stopping import Stopping, stop_here
+from desist.proxy.lifecycle.team_member import Team
 from desist.proxy.state import state_of
 
 __all__ = ["router"]
@@ -29,8 +31,11 @@ async def stop_request(request: Request, request_id: str) -> dict[str, Any]:
     runs, but its engine cannot stop it.
     """
     state = state_of(request)
-    found = state.running.find(request_id, None if is_operator(request) else owner_of(request))
-    if not found:
+    owner = None if is_operator(request) else owner_of(request)
+    told = await stop_here(state, request_id, owner)
+    if state.team is not None:
+        told += await _elsewhere(state.team, request_id, owner, told)
+    if not told.found:
         raise ApiError(
             404,
             f"no request {shorten(request_id)} runs under this key. Give the x-request-id of a response that "
@@ -38,30 +43,32 @@ async def stop_request(request: Request, request_id: str) -> dict[str, Any]:
             param="request_id",
             code="request_not_found",
         )
-    stop = getattr(state.engine, "stop", None)
-    choices = [choice for ticket in found for choice in ticket.choices]
-    if stop is None or not choices:
-        why = (
-            "it runs with mode off and is passed on untouched"
-            if not choices
-            else f"the engine '{state.settings.engine}' cannot end thinking by hand"
-        )
-        raise ApiError(409, f"request {shorten(request_id)} cannot be stopped: {why}.", code="cannot_stop")
-    stopped, refusals = 0, []
-    for choice in choices:
-        try:
-            stopped += bool(await stop(choice))
-        except EngineError as error:
-            refusals.append(str(error))
-    if refusals and not stopped:
+    if not told.choices:
         raise ApiError(
-            409, f"request {shorten(request_id)} was not stopped: {refusals[0]}", code="cannot_stop"
+            409,
+            f"request {shorten(request_id)} cannot be stopped: it runs with mode off and is passed on "
+            "untouched.",
+            code="cannot_stop",
+        )
+    if told.refused and not told.stopped:
+        raise ApiError(
+            409, f"request {shorten(request_id)} was not stopped: {told.refused[0]}", code="cannot_stop"
         )
     return {
         "id": request_id,
         "object": "desist.stop",
-        "choices": len(choices),
-        "stopped": stopped,
-        "over": len(choices) - stopped - len(refusals),
-        "refused": len(refusals),
+        "choices": told.choices,
+        "stopped": told.stopped,
+        "over": told.choices - told.stopped - len(told.refused),
+        "refused": len(told.refused),
     }
+
+
+async def _elsewhere(team: Team, request_id: str, owner: bytes | None, here: Stopping) -> Stopping:
+    """What became of it in the other workers. What is stopped here is told even if they cannot be asked."""
+    try:
+        return await team.stop(request_id, owner)
+    except EngineError as error:
+        if here.found:
+            return Stopping()
+        raise ApiError(503, f"the other workers could not be asked: {error}", code="not_told") from error

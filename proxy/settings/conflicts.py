@@ -15,6 +15,7 @@ from desist.controller.model_names import profile_for
 from desist.controller.profiles import get_profile
 from desist.data.errors import ControlError
 from desist.proxy.access.keys import is_exposed
+from desist.proxy.relay.paths import GENERATING, PathList
 from desist.proxy.settings.whole import Settings, is_loopback
 
 __all__ = ["Conflict", "conflicts"]
@@ -45,7 +46,7 @@ class Conflict:
 
 def conflicts(settings: Settings) -> tuple[Conflict, ...]:
     """All of them, errors first."""
-    found = [*_access(settings), *_files(settings), *_tags(settings), *_idle(settings)]
+    found = [*_access(settings), *_files(settings), *_tags(settings), *_relay(settings), *_idle(settings)]
     return tuple(sorted(found, key=lambda each: each.level != "error"))
 
 
@@ -137,6 +138,16 @@ def _tag_pair(
                     f"is {tag!r}, but profile '{chosen.name}' has {usual!r}. The tag given here is used; "
                     "leave it out unless the model was trained on it.",
                 )
+
+
+def _relay(settings: Settings) -> Iterator[Conflict]:
+    """Listed paths on which a server writes all the same, out of reach of any control."""
+    listed = PathList(settings.relay.paths)
+    if found := [path for path in GENERATING if path in listed]:
+        yield _warning(
+            "relay.paths",
+            f"{', '.join(found)} may be passed on: what is written there has no budget and is never stopped.",
+        )
 
 
 def _parsers(settings: Settings) -> Iterator[Conflict]:

@@ -28,7 +28,7 @@ class RelaySettings(Group):
 
 
 class ResponsesSettings(Group):
-    """What /v1/responses keeps for `previous_response_id`: in this process's memory only, texts included."""
+    """What /v1/responses keeps for `previous_response_id`: in memory only, texts included."""
 
     keep: int = Field(
         default=256, ge=0, le=1_000_000, description="responses kept, the oldest go first; 0: none"

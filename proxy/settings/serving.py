@@ -19,7 +19,9 @@ class LimitSettings(Group):
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="largest request body")
     max_choices: int = Field(default=16, ge=1, description="n, and n times the number of prompts")
-    max_in_flight: int = Field(default=512, ge=1, description="requests served at once; more of them wait")
+    max_in_flight: int = Field(
+        default=512, ge=1, description="requests served at once, by all workers; more wait"
+    )
     max_queue: int = Field(
         default=512, ge=0, description="requests that may wait for a place; more are answered 429"
     )

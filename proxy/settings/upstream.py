@@ -59,7 +59,9 @@ class UpstreamSettings(Group):
     connect_s: Seconds = Field(default=10.0, description="to connect")
     first_byte_s: Seconds = Field(default=600.0, description="until an answer begins")
     idle_s: Seconds = Field(default=300.0, description="between two parts of an answer")
-    total_s: Seconds = Field(default=3600.0, description="a whole call")
+    total_s: Seconds = Field(
+        default=3600.0, description="a whole request, all of its calls; limits.total_s holds where smaller"
+    )
     max_connections: int = Field(default=1024, ge=1, description="connections at once")
 
     _key: str | None = PrivateAttr(None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from desist.proxy.lifecycle.disconnect import CANCELLED
+from desist.proxy.lifecycle.disconnect import CANCELLED, DIRECT
 from desist.proxy.telemetry.logs import log_access
 from desist.proxy.telemetry.metrics import Metrics
 from desist.proxy.telemetry.record import RequestRecord
@@ -56,6 +56,7 @@ class ObserveMiddleware:
             await self._app(scope, receive, send)
             return
         record = scope["desist.record"] = RequestRecord(self._clock)
+        scope[DIRECT] = send
         status, complete = 499, False
 
         async def noting(message: Message) -> None:

@@ -226,3 +226,66 @@ def test_activate_takes_a_probe_and_its_certificate_only_as_a_pair(
     done = desist("certificate", "rollback", "--activation", active, "--json")
     assert json.loads((active / "active.json").read_text())["number"] == as_json(done)["number"] == 3
     assert desist("certificate", "rollback", "--activation", active).returncode == 1
+
+
+def test_several_alphas_make_a_sheet_with_both_deltas(scored: Path, tmp_path: Path) -> None:
+    done = desist(
+        "calibrate", scored, "--alpha", "0.2", "--alpha", "0.05", "--alpha", "0.002", "--out", tmp_path,
+        "--risk", "harm=0.2", "--json", "--quiet",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = as_json(done)
+    assert (found["alpha"], found["risks"]) == ("0.2", [{"loss": "harm", "alpha": "0.2"}])
+    rows = {(row["alpha"], row["holds"]): row for row in found["operating_points"]}
+    assert len(rows) == 6
+    assert found["delta_together"] == "1/60"
+    assert rows["0.2", "alone"]["threshold"] == found["threshold"] <= rows["0.2", "together"]["threshold"]
+    assert rows["0.002", "alone"]["certificate"] is None
+    together = load_certificate(rows["0.05", "together"]["certificate"])
+    assert (str(together.delta), together.lam) == ("1/60", rows["0.05", "together"]["threshold"])
+    for ending in ("html", "md"):
+        page = (tmp_path / f"report.{ending}").read_text()
+        for words in ("delta = 0.05", "delta/3 = 1/60", "Is the score a probability?", "Kolmogorov"):
+            assert words in page
+    points = json.loads((tmp_path / "report.json").read_text())[0]["points"]
+    assert [point["alpha"] for point in points] == ["0.002", "0.05", "0.2"]
+
+
+def test_weighted_to_a_later_traffic(tmp_path: Path) -> None:
+    """The later traffic has more long prompts; a traffic of another kind is an error, one file names it."""
+    traces = [
+        replace(t, problem=f"{k} " + "long " * (60 if k % 5 == 0 else 1))
+        for k, t in enumerate(make_traces(400, 3))
+    ]
+    later = [replace(t, problem=f"later {t.problem}") for k, t in enumerate(traces) if k % 5 == 0 or k % 2]
+    for name, rows in (("now", traces), ("later", later), ("few", later[:20])):
+        write_traces(tmp_path / f"{name}.jsonl", rows)
+    base = (
+        "calibrate",
+        tmp_path / "now.jsonl",
+        "--alpha",
+        "0.2",
+        "--method",
+        "weighted",
+        "--json",
+        "--quiet",
+    )
+    done = desist(*base, "--shift", tmp_path / "later.jsonl", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = as_json(done)
+    assert (found["guarantee"], found["weights"]) == ("mean", "weight")
+    assert 100 < found["n_effective"] < 400
+    assert len(found["fingerprints"]["traffic"]) == 64
+    assert "are worth" in (tmp_path / "out" / "report.html").read_text()
+    again = desist(
+        "report", tmp_path / "now.jsonl", "--certificate", tmp_path / "out" / "certificate.json", "--shift",
+        tmp_path / "later.jsonl", "--alpha", "0.3", "--out", tmp_path / "again.json", "--json", "--quiet",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert [point["alpha"] for point in json.loads((tmp_path / "again.json").read_text())[0]["points"]] == [
+        "0.3"
+    ]
+    for wrong, words in ((("--shift", tmp_path / "few.jsonl"), "50 of each"), ((), "needs --shift")):
+        done = desist(*base, *wrong, "--out", tmp_path / "no")
+        assert done.returncode == 1
+        assert words in as_json(done)["error"]["message"]

@@ -1,4 +1,7 @@
-"""The proxies that unchanged clients are tried on: the embedded engine, and the real vLLM (extended)."""
+"""The proxies that unchanged clients are tried on: the embedded engine, and the real vLLM (extended).
+
+vLLM stands behind the proxy in two ways: with the plugin, and plain, as anybody runs it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from desist.controller import builtin_profile
 from desist.proxy import Settings, create_app
 from desist.proxy.engines.builtin import builtin_model
-from desist.proxy.settings import VllmSettings
+from desist.proxy.settings import UpstreamSettings, VllmSettings
 from desist.proxy.studies.builtin import builtin_problems
+from tests.fakes.plain_vllm import plain_vllm
 from tests.fakes.server import live_server
 
 
@@ -59,9 +64,29 @@ def vllm() -> Iterator[Served]:
             yield Served(base, grammar=True)
 
 
-@pytest.fixture(params=["embedded", pytest.param("vllm", marks=pytest.mark.extended)])
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A vLLM that knows nothing of desist, with two settings that the built-in reasoner needs for JSON."""
+    compact = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+    args = ("--structured-outputs-config", compact)
+    with plain_vllm(
+        tmp_path_factory.mktemp("plain") / "log", args, VLLM_ENFORCE_STRICT_TOOL_CALLING="0"
+    ) as url:
+        settings = Settings(
+            engine="upstream", upstream=UpstreamSettings(url=url, profile=builtin_profile().name)
+        )
+        with live_server(create_app(settings)) as base:
+            yield Served(base, grammar=True)
+
+
+extended = pytest.mark.extended
+
+
+@pytest.fixture(
+    params=["embedded", pytest.param("vllm", marks=extended), pytest.param("upstream", marks=extended)]
+)
 def served(request: pytest.FixtureRequest) -> Served:
-    """Each of the two in turn."""
+    """Each of them in turn."""
     found: Served = request.getfixturevalue(request.param)
     return found
 

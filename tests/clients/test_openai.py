@@ -132,15 +132,55 @@ def test_responses(client: openai.OpenAI, problems: list[str], stream: bool) -> 
     assert 0 < reply.usage.output_tokens_details.reasoning_tokens < reply.usage.output_tokens
 
 
-def test_structured_output(client: openai.OpenAI, served: Any, problems: list[str]) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_structured_output(client: openai.OpenAI, served: Any, problems: list[str], stream: bool) -> None:
     asked: dict[str, Any] = {"model": MODEL, "messages": said(problems[3]), "response_format": SCHEMA}
     if not served.grammar:
         with pytest.raises(openai.BadRequestError, match="response_format"):
             client.chat.completions.create(**asked)
         return
-    message: Any = client.chat.completions.create(**asked, max_tokens=400).choices[0].message
-    assert 0 <= json.loads(message.content)["n"] <= 99
-    assert message.reasoning  # thinking is free, only the answer is bound
+    reasoning = content = ""
+    if stream:
+        for chunk in client.chat.completions.create(**asked, max_tokens=400, stream=True):
+            for choice in chunk.choices:
+                reasoning += getattr(choice.delta, "reasoning", None) or ""
+                content += choice.delta.content or ""
+    else:
+        message: Any = client.chat.completions.create(**asked, max_tokens=400).choices[0].message
+        reasoning, content = message.reasoning, message.content
+    assert 0 <= json.loads(content)["n"] <= 99
+    assert reasoning  # thinking is free, only the answer is bound
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["schema", "tool"])
+def test_responses_with_a_grammar(
+    client: openai.OpenAI, served: Any, problems: list[str], kind: str, stream: bool
+) -> None:
+    function = {"type": "function", **TOOL["function"], "strict": True}
+    form = {"format": {"type": "json_schema", **SCHEMA["json_schema"]}}
+    choice = {"type": "function", "name": "total"}
+    asked: dict[str, Any] = {"model": MODEL, "input": problems[5], "max_output_tokens": 400}
+    asked |= {"text": form} if kind == "schema" else {"tools": [function], "tool_choice": choice}
+    if not served.grammar:
+        with pytest.raises(openai.BadRequestError):
+            client.responses.create(**asked)
+        return
+    if stream:
+        events = list(client.responses.create(**asked, stream=True))
+        assert events[-1].type == "response.completed"
+        reply: Any = events[-1].response
+    else:
+        reply = client.responses.create(**asked)
+    assert reply.output[0].type == "reasoning"
+    if kind == "schema":
+        text = reply.output_text
+    else:
+        (call,) = [item for item in reply.output if item.type == "function_call"]
+        assert call.name == "total"
+        text = call.arguments
+    assert 0 <= json.loads(text)["n"] <= 99
+    assert 0 < reply.usage.output_tokens_details.reasoning_tokens < reply.usage.output_tokens
 
 
 @pytest.mark.parametrize("stream", [False, True])

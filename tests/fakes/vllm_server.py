@@ -79,7 +79,8 @@ class _Running:
 
 @dataclass
 class FakeVllm:
-    """Serves `script` to everybody, one token a step; once stopped, `after_stop`.
+    """Serves `script` to everybody, one token a step; once stopped, or where the prompt has closed thinking,
+    `after_stop`.
 
     `parser`: a reasoning parser runs; `names`: the one that the plugin names. `lose`: events that never reach
     the network. `per_chunk`: tokens in a streamed chunk. `mask`: a token id that cannot be forced.
@@ -165,12 +166,12 @@ class FakeVllm:
         else:
             ids = tuple(prompt) if isinstance(prompt, list) else self.facts.text_ids(prompt)
         name = f"{'chatcmpl' if chat else 'cmpl'}-{request.headers.get('x-request-id')}"
-        limit = body.get("max_tokens", 500)
+        limit = body.get("max_tokens") or 500
         one = _Running(
             f"{name}{'' if chat else '-0'}-{next(self._numbers):08x}",
             list(ids),
             limit,
-            list(self.facts.vocabulary.encode(self.script)),
+            list(self.facts.vocabulary.encode(self.after_stop if self._close in ids else self.script)),
         )
         self.running.append(one)
         self.runtime.entered(one.request_id, ids, limit, body.get("vllm_xargs"))

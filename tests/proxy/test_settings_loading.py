@@ -230,6 +230,11 @@ def found(flags: dict[str, Any]) -> dict[str, str]:
         ({"tenants": {"t": {}}}, "tenants.t", "warning: no client key belongs to it"),
         ({"upstream": {"url": "http://h"}}, "upstream", "warning: has no effect with engine embedded"),
         (
+            {"relay": {"paths": ["/tokenize", "/v1/messages", "/api/*"]}},
+            "relay.paths",
+            "warning: /v1/messages, /api/generate, /api/chat may be passed on",
+        ),
+        (
             {"engine": "upstream", "upstream": {"url": "http://h"}, "monitor": {"audit_rate": 0.1}},
             "monitor.audit_rate",
             "error: engine upstream cannot",
@@ -242,6 +247,7 @@ def test_r04_what_contradicts_is_reported(flags: dict[str, Any], path: str, word
 
 def test_nothing_is_wrong_with_the_defaults() -> None:
     assert conflicts(Settings()) == ()
+    assert found({"relay": {"paths": ["/tokenize", "/detokenize", "/v1/files/*"]}}) == {}
     usual = {
         "engine": "vllm",
         "vllm": {"args": ["--reasoning-parser", "deepseek_r1"], "profile": "qwen3-thinking"},

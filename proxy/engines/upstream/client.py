@@ -85,11 +85,13 @@ class UpstreamClient:
 
     async def start(self) -> None:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(
-                total=self._settings.total_s, sock_connect=self._settings.connect_s, sock_read=None
+            # The whole of a request is the lifeline's to limit, which knows both of its calls.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s, sock_read=None)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._settings.max_connections),
+                timeout=timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),  # one client's cookies are not another's
             )
-            connector = aiohttp.TCPConnector(limit=self._settings.max_connections)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True)
 
     async def close(self) -> None:
         if self._session is not None:

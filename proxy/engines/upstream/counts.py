@@ -24,6 +24,7 @@ class TokenCounts:
         self._text = 0  # characters
         self._reasoning_text = 0
         self._usage: Mapping[str, Any] = {}
+        self._counted: int | None = None  # what its running usage says; None: it says nothing
         self._before = 0  # generated tokens before the chunk just read
         self._tags = 0  # those before the first reasoning: a tag that opens thinking
         self._at_reasoning = 0  # generated tokens when reasoning was last seen
@@ -36,8 +37,11 @@ class TokenCounts:
         self._before = self.generated
         self._ids += len(chunk.token_ids)
         self._text += len(chunk.reasoning) + len(chunk.content)
+        if chunk.delta_extra:
+            self._text += _called(chunk.delta_extra)
         if chunk.usage is not None:
             self._usage = chunk.usage
+            self._counted = _int(chunk.usage.get("completion_tokens"))
         self.generated = self._ids or self._counted or math.ceil(self._text / self._chars_per_token)
         return self.generated
 
@@ -47,13 +51,8 @@ class TokenCounts:
             self._tags = min(self._before, self.generated)
         self._reasoning_text += len(text)
         self._at_reasoning = self.generated
-        counted = bool(self._ids) or self._counted is not None
-        self._exact_reasoning = self._exact_reasoning and alone and counted
-
-    @property
-    def _counted(self) -> int | None:
-        """What the server's running usage says; None: it says nothing."""
-        return _int(self._usage.get("completion_tokens"))
+        if not (alone and (self._ids or self._counted is not None)):
+            self._exact_reasoning = False
 
     @property
     def reasoning(self) -> int:
@@ -98,6 +97,16 @@ class TokenCounts:
             told = round(total * self._reasoning_text / max(1, self._text))
         reasoning = min(told or 0, total)
         return reasoning, total - reasoning
+
+
+def _called(extra: Mapping[str, Any]) -> int:
+    """Characters of tool calls in a delta: they are answer, and no reasoning."""
+    calls = extra.get("tool_calls")
+    if not isinstance(calls, list):
+        return 0
+    made = [call.get("function") for call in calls if isinstance(call, dict)]
+    texts = [each.get(name) for each in made if isinstance(each, dict) for name in ("name", "arguments")]
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _int(value: object) -> int | None:

@@ -111,17 +111,19 @@ class TextWatch:
         `tokens` counts all reasoning tokens up to its end; `ids` all generated ids, None where the ids so far
         spell more than the text so far.
         """
-        tokens = max(tokens, self._tokens)  # an estimate may be taken back
-        part = _Part(self._read, self._read + len(text), self._tokens, tokens)
-        self._read, self._tokens = part.end, tokens
-        if self._loops is not None and self._loops.found is None and self._loops.feed(text):
-            self._loop()
+        start, before = self._read, self._tokens
+        self._read, self._tokens = start + len(text), max(tokens, before)  # an estimate may be taken back
+        self._look_for_loops(text)
+        soft = self._machine.soft_limit
+        far = self._asked is None and (soft is None or self._tokens < soft)
+        if far and not self._held:
+            return self._pass(text, ids)
+        part = _Part(start, self._read, before, self._tokens)
         places = self._feed(text, part)
         self._recent = (self._recent + text)[-_CONTEXT:]
         if ids is not None:
             self._marks.append((part.end, ids))
-        soft = self._machine.soft_limit
-        if self._asked is None and (soft is None or tokens < soft):
+        if far:
             return self._show(self._held + text)  # something is held only where a limit was lifted
         self._held += text
         self._parts.append(part)
@@ -137,7 +139,19 @@ class TextWatch:
         if self.cut is None:
             self.cut = self._cut_at(self._read, Decision(Action.STOP, reason, self._tokens))
 
-    def _loop(self) -> None:
+    def _pass(self, text: str, ids: int | None) -> str:
+        """Show text that no stop can reach, as nearly all is."""
+        self._zones.feed(text)
+        self._recent = (self._recent + text)[-_CONTEXT:]
+        self._shown.append(text)
+        self._n_shown = self._read
+        if ids is not None:
+            self._marks = [(self._read, ids)]
+        return text
+
+    def _look_for_loops(self, text: str) -> None:
+        if self._loops is None or self._loops.found is not None or not self._loops.feed(text):
+            return
         if self._machine.control.mode == "active":
             self.ask(StopReason.LOOP)
         elif self._machine.control.mode == "shadow":

@@ -6,7 +6,6 @@ place. Does not talk to anyone; what comes after a cut is read by `answer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -72,6 +71,8 @@ class UpstreamRun:
         self.prompt_ids: tuple[int, ...] = ()
         self._ids: list[int] = []
         self._all_ids = True  # every text came with its ids
+        self._needs_ids = not (plan.message or plan.text)  # there is no other way to go on
+        self._tells_ids = bool(request.body.get("return_token_ids"))
         self._saw_reasoning = self._answered = False
         self._blank = True  # of content, only white space came
         self._pending: list[tuple[int, dict[str, Any]]] = []  # choice fields of text that is held back
@@ -87,7 +88,7 @@ class UpstreamRun:
         machine = self._machine(control, limit, min_answer_tokens)
         wanted = machine.soft_limit
         if wanted is not None and plan.native is not None:
-            late = Control(control.mode, control.policy, wanted + _SLACK, control.answer)
+            late = replace(control, budget=wanted + _SLACK)
             backstop = self._machine(late, None, min_answer_tokens)
             last = (backstop.hard_limit or 0) + self.handoff_tokens + 1
             if limit is None or last <= limit:
@@ -172,53 +173,56 @@ class UpstreamRun:
         self._watch.ask(StopReason.MANUAL)
         return True
 
-    def feed(self, chunk: Chunk) -> Iterator[Delta]:
+    def feed(self, chunk: Chunk) -> list[Delta]:
         """Deltas of a chunk of the first call."""
+        out: list[Delta] = []
         before = self.counts.generated
         self.counts.read(chunk)
         self._note(chunk)
         if chunk.reasoning and self._splitter is not None:
             held = self._splitter.finish()
             self._splitter = None  # the server parses thinking itself: tags in its content are text
-            yield from self._show(held, chunk, before)
+            self._show(held, chunk, before, out)
         pieces = [Piece("reasoning", chunk.reasoning)] if chunk.reasoning else []
         if self._splitter is not None and not self._splitter.thinking:
             before = 0  # should thinking open in this chunk, its tag is in none before it
         if chunk.content:
             plain = [Piece("content", chunk.content)]
             pieces += plain if self._splitter is None else self._splitter.feed(chunk.content)
-        if self._cannot_go_on():
+        if self._needs_ids and self._cannot_go_on():
             self._watch = None
         extra = self._choice_extra(chunk)
         if extra:
-            self._pending.append(
-                (self._read + sum(len(p.text) for p in pieces if p.channel == "reasoning"), extra)
-            )
-        yield from self._show(pieces, chunk, before)
+            told = sum(len(piece.text) for piece in pieces if piece.channel == "reasoning")
+            self._pending.append((self._read + told, extra))
+        self._show(pieces, chunk, before, out)
         if self.stopped:
-            yield from self._released()
-            return
+            self._release(out)
+            return out
         if chunk.delta_extra:
             if chunk.delta_extra.get("tool_calls") or chunk.delta_extra.get("function_call"):
-                yield from self._flushed()
+                self._flush(out)
                 self._answered = True
-            yield Delta("content", "", extra=chunk.delta_extra)
-        yield from self._released()
+            out.append(Delta("content", "", extra=chunk.delta_extra))
+        self._release(out)
+        return out
 
-    def end(self) -> Iterator[Delta]:
+    def end(self) -> list[Delta]:
         """What was held back, when the call has ended by itself. Raises `UpstreamError` if it broke off."""
+        out: list[Delta] = []
         pieces = self._splitter.finish() if self._splitter and not self._ends_in_tag() else []
-        yield from self._show(pieces, None, self.counts.generated)
+        self._show(pieces, None, self.counts.generated, out)
         if self.stopped:
-            return
-        yield from self._flushed()
-        yield from self._released()
+            return out
+        self._flush(out)
+        self._release(out)
         if self.finish is None:
             raise UpstreamError(
                 "the upstream ended its stream without a finish_reason. Look at its log.", 502
             )
         if self._owes_an_answer() and self._watch is not None:
             self._watch.close(StopReason.NATURAL if self.finish == "stop" else StopReason.BUDGET)
+        return out
 
     def finished(self) -> Finished:
         """The end event of a generation that needed no second call."""
@@ -251,7 +255,7 @@ class UpstreamRun:
     def _cannot_go_on(self) -> bool:
         """Whether a cut would now be the end: ids were the only way, and they do not come."""
         watch = self._watch
-        if watch is None or watch.cut is not None or self.plan.message or self.plan.text:
+        if watch is None or watch.cut is not None:
             return False
         if self._all_ids and (self.prompt_ids or isinstance(self.request.prompt, tuple) or not self._ids):
             return False
@@ -281,48 +285,48 @@ class UpstreamRun:
             return self._limited and limit is not None and self.counts.reasoning < limit
         return self.finish == "stop" and self._saw_reasoning
 
-    def _show(self, pieces: list[Piece], chunk: Chunk | None, before: int) -> Iterator[Delta]:
+    def _show(self, pieces: list[Piece], chunk: Chunk | None, before: int, out: list[Delta]) -> None:
         ids = chunk.token_ids if chunk is not None and len(pieces) == 1 else ()
-        for piece in pieces:
-            if piece.channel == "content":
-                yield from self._flushed()
-                yield from self._released()
-                self._blank = self._blank and not piece.text.strip()
+        for channel, text in pieces:
+            if channel == "content":
+                self._flush(out)
+                self._release(out)
+                self._blank = self._blank and not text.strip()
                 self._answered = self._answered or not self._blank
-                yield Delta("content", piece.text, ids)
+                out.append(Delta("content", text, ids))
                 continue
-            if not self._saw_reasoning and self._watch is not None:
-                self._watch.begin(min(before, len(self._ids)))
+            watch = self._watch
+            if not self._saw_reasoning and watch is not None:
+                watch.begin(min(before, len(self._ids)))
             self._saw_reasoning = True
-            self._read += len(piece.text)
-            self.counts.reasoned(piece.text, alone=len(pieces) == 1)
-            text = piece.text if self._watch is None else self._pushed(piece.text)
-            self._shown += len(text)
-            if text:
-                yield from self._released(up_to=self._shown - len(text))
-                yield Delta("reasoning", text, ids if text == piece.text else ())
-            if self.stopped:
+            self._read += len(text)
+            self.counts.reasoned(text, alone=len(pieces) == 1)
+            shown = text if watch is None else self._pushed(watch, text)
+            self._shown += len(shown)
+            if shown:
+                self._release(out, up_to=self._shown - len(shown))
+                out.append(Delta("reasoning", shown, ids if shown == text else ()))
+            if watch is not None and watch.cut is not None:
                 return
 
-    def _pushed(self, text: str) -> str:
-        assert self._watch is not None
+    def _pushed(self, watch: TextWatch, text: str) -> str:
         whole = self._splitter is None or not self._splitter.held
-        return self._watch.push(text, self.counts.reasoning, len(self._ids) if whole else None)
+        return watch.push(text, self.counts.reasoning, len(self._ids) if whole else None)
 
-    def _flushed(self) -> Iterator[Delta]:
+    def _flush(self, out: list[Delta]) -> None:
         if self._watch is not None and self._watch.cut is None and (text := self._watch.flush()):
             self._shown += len(text)
-            yield Delta("reasoning", text)
+            out.append(Delta("reasoning", text))
 
-    def _released(self, up_to: int | None = None) -> Iterator[Delta]:
+    def _release(self, out: list[Delta], up_to: int | None = None) -> None:
         """Choice fields (logprobs, ...) whose text was shown."""
         limit = self._shown if up_to is None else up_to
         while self._pending and self._pending[0][0] <= limit:
-            yield Delta("content", "", choice_extra=self._pending.pop(0)[1])
+            out.append(Delta("content", "", choice_extra=self._pending.pop(0)[1]))
 
     def _choice_extra(self, chunk: Chunk) -> dict[str, Any]:
         extra = dict(chunk.choice_extra)
-        if self.request.body.get("return_token_ids"):
+        if self._tells_ids:
             if chunk.token_ids:
                 extra["token_ids"] = list(chunk.token_ids)
             if chunk.prompt_ids and self.request.messages is None:
@@ -330,17 +334,21 @@ class UpstreamRun:
         return extra
 
     def _note(self, chunk: Chunk) -> None:
-        self.finish = chunk.finish_reason or self.finish
-        self._stop_string = self._stop_string or isinstance(chunk.choice_extra.get("stop_reason"), str)
-        if "stop_reason" not in chunk.choice_extra and chunk.finish_reason == "stop" and self.request.stop:
-            self._stop_string = True  # a server that does not tell may have met one
-        self._ids += chunk.token_ids
-        self.prompt_ids = chunk.prompt_ids or self.prompt_ids
-        if (chunk.reasoning or chunk.content) and not chunk.token_ids:
+        if chunk.finish_reason:
+            self.finish = chunk.finish_reason
+            if "stop_reason" not in chunk.choice_extra and self.finish == "stop" and self.request.stop:
+                self._stop_string = True  # a server that does not tell may have met one
+        if chunk.choice_extra and isinstance(chunk.choice_extra.get("stop_reason"), str):
+            self._stop_string = True
+        if chunk.token_ids:
+            self._ids += chunk.token_ids
+        elif chunk.reasoning or chunk.content:
             self._all_ids = False
+        if chunk.prompt_ids:
+            self.prompt_ids = chunk.prompt_ids
         if chunk.extra:
             extra = dict(chunk.extra)
-            if not self.request.body.get("return_token_ids"):
+            if not self._tells_ids:
                 extra.pop("prompt_token_ids", None)
             self.extra |= extra
 

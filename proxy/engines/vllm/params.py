@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol, cast, get_args
 
-from desist.controller.core import AnswerMode, Control, Mode, Policy
+from desist.controller.core import SAME, AnswerMode, Control, Mode, Policy
 from desist.data.errors import ControlError
 from desist.proxy.intake.schemas import parse_alpha
 
@@ -20,9 +20,10 @@ __all__ = ["PREFIX", "AlphaPolicy", "RequestControl", "read_params", "to_xargs"]
 PREFIX = "desist_"
 _NAMES = (
     "key", "mode", "alpha", "lam", "scorer", "patience", "warmup_tokens", "ema", "certified", "budget",
-    "answer", "min_answer_tokens",
+    "lasting", "answer", "min_answer_tokens",
 )  # fmt: skip
 _MAX_KEY = 256
+_NOTHING = -1  # of a budget: none
 _MOST = 1 << 30  # more tokens than any model reads
 
 
@@ -78,6 +79,8 @@ def to_xargs(
         "budget": None if control.budget is None else min(control.budget, _MOST),
         "min_answer_tokens": min_answer_tokens,
     }
+    if control.lasting != SAME:
+        fields["lasting"] = _NOTHING if control.lasting is None else min(control.lasting, _MOST)
     if policy.lam is not None:
         fields |= {
             "lam": policy.lam,
@@ -120,7 +123,13 @@ def read_params(extra_args: Mapping[str, Any] | None) -> RequestControl | None:
     )
     return RequestControl(
         _text(given, "key", ""),
-        Control(cast(Mode, mode), policy, _whole(given, "budget", 0, _MOST), cast(AnswerMode, answer)),
+        Control(
+            cast(Mode, mode),
+            policy,
+            _whole(given, "budget", 0, _MOST),
+            cast(AnswerMode, answer),
+            _lasting(_whole(given, "lasting", _NOTHING, _MOST)),
+        ),
         _alpha(given),
         _whole(given, "min_answer_tokens", 1, 1 << 30),
     )
@@ -153,6 +162,11 @@ def _whole(given: Mapping[str, Any], name: str, least: int, most: int) -> int | 
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise _refuse(name, value, f"a whole number from {least} to {most}")
     return value
+
+
+def _lasting(value: int | None) -> int | None:
+    """`Control.lasting`: left out it is the budget itself, below 0 it is none."""
+    return SAME if value is None else None if value == _NOTHING else value
 
 
 def _number(given: Mapping[str, Any], name: str, least: float, most: float, default: float) -> float:

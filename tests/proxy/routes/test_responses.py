@@ -17,7 +17,7 @@ from desist.data.errors import EngineError
 from desist.proxy import Settings, create_app
 from desist.proxy.engines.base import Delta, Finished, Usage
 from desist.proxy.responses.items import chat_messages
-from desist.proxy.responses.store import Kept, ResponseStore
+from desist.proxy.responses.store import ResponseStore
 from desist.proxy.settings import ControlSettings, ResponsesSettings
 from tests.fakes.engine import FakeEngine, plain_script
 from tests.fakes.raw_upstream import FrontEngine, RawUpstream, front
@@ -423,19 +423,15 @@ def test_messages_of_one_turn_are_joined_again() -> None:
 def test_the_store_is_bounded_in_number_size_and_time() -> None:
     now = [0.0]
     store = ResponseStore(2, 400, 10, clock=lambda: now[0])
-
-    def kept(name: str, size: int = 10) -> Kept:
-        return Kept({"id": name, "output": ["x" * size]}, [])
-
     for name in "abc":
-        store.put(b"o", kept(name))
+        store.put(b"o", name, name.encode())
     assert store.get(b"o", "a") is None
-    assert store.get(b"o", "b") == kept("b")
+    assert store.get(b"o", "b") == b"b"
     assert store.get(b"p", "b") is None
     assert not store.delete(b"p", "b")
-    store.put(b"o", kept("big", 1000))
+    store.put(b"o", "big", bytes(1000))
     assert len(store) == 2
-    store.put(b"o", kept("d", 330))
+    store.put(b"o", "d", bytes(400))
     assert (store.get(b"o", "c"), len(store)) == (None, 1)
     now[0] = 11.0
     assert store.get(b"o", "d") is None

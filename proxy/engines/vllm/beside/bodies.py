@@ -8,8 +8,7 @@ the control's budget and must not be enforced twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 from desist.controller import Control
 from desist.controller.core import Mode
@@ -29,8 +28,7 @@ def is_controlled(control: Control) -> bool:
 
 def capped(control: Control, cap: Mode) -> Control:
     """The control with its mode lowered to at most `cap`."""
-    modes = get_args(Mode)
-    return control if modes.index(control.mode) <= modes.index(cap) else replace(control, mode=cap)
+    return control.lowered(cap)
 
 
 def wants_ids(request: GenerationRequest) -> bool:

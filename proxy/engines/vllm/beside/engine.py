@@ -7,7 +7,7 @@ the stream early makes vLLM abort the request. The work is done by `connection`,
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from desist.controller.core import Control, Mode
-from desist.data.errors import EngineError
+from desist.data.errors import EngineError, UpstreamError
 from desist.data.schema import Sampling
-from desist.proxy.engines.base import Event, GenerationRequest, ModelCard, Need
+from desist.proxy.engines.base import Event, Finished, GenerationRequest, ModelCard, Need
 from desist.proxy.engines.model import default_sampling
 from desist.proxy.engines.upstream.bodies import path_of
 from desist.proxy.engines.upstream.reading import list_models, read_chunks
@@ -30,6 +30,7 @@ from desist.proxy.engines.vllm.beside.connection import Connection
 from desist.proxy.engines.vllm.beside.counters import VllmCounters
 from desist.proxy.engines.vllm.beside.followed import Followed, Observer, follow
 from desist.proxy.engines.vllm.beside.outcome import outcome
+from desist.proxy.engines.vllm.beside.owed import owed_answer, unpaid
 from desist.proxy.engines.vllm.beside.run import VllmRun
 from desist.proxy.engines.vllm.wire import CommandDone, Hello
 from desist.proxy.settings import Settings, UpstreamSettings
@@ -186,7 +187,31 @@ class VllmEngine:
             ended = outcome(run, request.control if bound else asked, heard)
             if bound and is_controlled(asked):
                 ended = replace(ended, uncontrolled=_UNPARSED.format(connection.profile.name))
+            async for event in self._paid(run, request, ended, {**headers, "x-request-id": f"{key}-answer"}):
+                yield event
+
+    async def _paid(
+        self, run: VllmRun, request: GenerationRequest, ended: Finished, headers: Mapping[str, str]
+    ) -> AsyncIterator[Event]:
+        """The end of a generation, before it the answer if the model ended its turn without one."""
+        connection = self._connection
+        try:
+            owed = owed_answer(run, request, connection.profile, connection.facts)
+        except UpstreamError as error:
+            yield unpaid(ended, error)
+            return
+        if owed is None:
             yield ended
+            return
+        for delta in owed.opening():
+            yield delta
+        async with connection.client.post("/completions", owed.body, headers) as stream:
+            async for chunk in read_chunks(stream):
+                for delta in owed.feed(chunk):
+                    yield delta
+        for delta in owed.finish():
+            yield delta
+        yield owed.finished(ended)
 
     async def stop_now(self, request_id: str) -> int:
         """End the thinking of a running request by hand; of how many choices.

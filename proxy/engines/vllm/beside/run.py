@@ -62,7 +62,10 @@ class VllmRun:
             may_hide=request.body.get("include_reasoning") is False,
         )
         self._counts = TokenCounts(_CHARS_PER_TOKEN)
-        self._n_ids = 0
+        self._ids: list[int] = []
+        self.prompt_ids: tuple[int, ...] = ()
+        self._stop_reason: Any = None  # what vLLM says met its end: a stop string, a token id, or nothing
+        self._blank, self._called = True, False
         self._form = AnswerForm(profile.extract_suffix) if request.control.answer == "extract" else None
         self._answer, self._shown = "", 0
         self._saw_reasoning = self._saw_content = False
@@ -73,7 +76,10 @@ class VllmRun:
     def feed(self, chunk: Chunk) -> Iterator[Delta]:
         """The deltas of a chunk."""
         self._counts.read(chunk)
-        self._n_ids += len(chunk.token_ids)
+        if chunk.token_ids:
+            self._ids += chunk.token_ids
+        if chunk.prompt_ids:
+            self.prompt_ids = chunk.prompt_ids
         self._finish = chunk.finish_reason or self._finish
         extra = dict(chunk.extra)
         if not self._wants_ids:
@@ -81,6 +87,10 @@ class VllmRun:
         self.extra |= extra
         yield from self._show(self._split.feed(chunk, stopped=self._stopped()), chunk)
         choice_extra = dict(chunk.choice_extra)
+        if chunk.finish_reason:
+            self._stop_reason = choice_extra.get("stop_reason")
+        if "tool_calls" in chunk.delta_extra or "function_call" in chunk.delta_extra:
+            self._called = True
         if self._wants_ids and chunk.token_ids:
             choice_extra["token_ids"] = list(chunk.token_ids)
         if self._wants_ids and chunk.prompt_ids and self._request.messages is None:
@@ -106,13 +116,35 @@ class VllmRun:
     @property
     def generated(self) -> int:
         """Tokens generated, as far as vLLM told: its final count, or the ids that came."""
-        return self._n_ids if self.answered and self._n_ids else self._counts.total
+        return len(self._ids) if self.answered and self._ids else self._counts.total
 
     @property
     def reasoning(self) -> int:
         """Reasoning tokens by ids, else by vLLM's own count; a hand-off's are among them."""
         by_ids = self._split.n_reasoning
-        return by_ids if by_ids is not None and self._n_ids else self._counts.split()[0]
+        return by_ids if by_ids is not None and self._ids else self._counts.split()[0]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """What was generated, as far as vLLM told."""
+        return tuple(self._ids)
+
+    @property
+    def stop_token(self) -> int | None:
+        """The token that vLLM ended at, where it is neither the model's own end nor told."""
+        return self._stop_reason if isinstance(self._stop_reason, int) else None
+
+    @property
+    def may_owe(self) -> bool:
+        """Whether the model ended its turn without an answer, although thinking was to be controlled."""
+        request = self._request
+        if self._finish != "stop" or self.answered or self._called or not self._blank:
+            return False
+        control = request.control
+        if (control.mode != "active" and control.budget is None) or request.body.get("echo"):
+            return False
+        asked = request.body.get("stop_token_ids") or ()  # where the client itself wanted to end
+        return not isinstance(self._stop_reason, str) and self._stop_reason not in asked
 
     @property
     def stop_reason(self) -> StopReason:
@@ -131,6 +163,7 @@ class VllmRun:
                 yield Delta("reasoning", text, ids)
                 continue
             self._saw_content = True
+            self._blank = self._blank and not text.strip()
             shown = text if self._form is None else self._up_to_form(text)
             if shown:
                 yield Delta("content", shown, ids if shown == text else ())

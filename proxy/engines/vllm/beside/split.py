@@ -179,7 +179,7 @@ class IdSplitter:
         self._scan, spans = self._words.rules.advance(before, text)
         after = self._scan
         if before.thinking and after.thinking and after.where is not Where.ASKING and not own:
-            self.n_reasoning += 1
+            self.n_reasoning += token not in self._facts.end_ids
         if own:  # half a character before a tag is a character
             self._add(self._kind, len(self._decode.decode(b"", True)))
         self._take(spans)

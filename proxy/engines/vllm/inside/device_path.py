@@ -36,9 +36,9 @@ from desist.proxy.engines.vllm.inside.device_replay import Here, Replay, Step
 from desist.proxy.engines.vllm.inside.device_slots import DeviceSlots, Steered
 from desist.proxy.engines.vllm.inside.device_step import Decisions, DeviceStep, Wanted, live
 from desist.proxy.engines.vllm.inside.device_tables import Tables
-from desist.proxy.engines.vllm.inside.runtime import Runtime
+from desist.proxy.engines.vllm.inside.runtime import Force, Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring, TapRows
-from desist.proxy.engines.vllm.inside.tracked import Tracked
+from desist.proxy.engines.vllm.inside.tracked import Forced, Tracked
 
 __all__ = ["DevicePath"]
 
@@ -53,6 +53,7 @@ class DevicePath:
         self, runtime: Runtime, kernels: Kernels, tables: Tables, slots: DeviceSlots, *, lag: int = 0
     ) -> None:
         self.requests: dict[str, Steered] = {}
+        self.firsts: list[Force] = []
         self.replay = Replay(runtime, slots, tables)
         self._runtime, self._tables, self._slots = runtime, tables, slots
         self._step = DeviceStep(kernels, tables.automaton, slots)
@@ -115,7 +116,10 @@ class DevicePath:
             self.requests.pop(request_id, None)
 
     def step(self, batch: Any, taps: TapRows) -> set[int]:
-        """Decide at the rows of this step; the slots whose logits may have to be changed."""
+        """Decide at the rows of this step; the slots whose logits may have to be changed.
+
+        `firsts` are then the first tokens that are to be forced: a row counts only at its position.
+        """
         self._forget()
         concerned = [self.requests[name] for name in batch.req_ids if name in self.requests]
         loud: set[int] = set()
@@ -151,6 +155,10 @@ class DevicePath:
                 continue
             slot, first = int(batch.idx_mapping_np[number]), int(batch.cu_num_logits_np[number])
             count = live(batch, number, steered.one.prompt_tokens)
+            if not count and steered.one.stop_at == 0:  # no reasoning at all: the first token is forced
+                one, last = steered.one, steered.one.prompt_tokens - 1
+                self.firsts.append(Force(first, slot, last, Forced(one.handoff[0])))
+                loud.add(slot)
             if count and not steered.one.idle:
                 if steered.slot != slot:
                     self._slots.enter(steered, slot)
@@ -205,6 +213,7 @@ class DevicePath:
                 self._step.warm_up(probes, hidden, vocabulary, counts)
 
     def _forget(self) -> None:
+        self.firsts = []
         self._here, self._columns, self._decisions, self._decided = [], None, None, False
 
     @contextmanager

@@ -16,7 +16,14 @@ import torch
 
 from desist.controller.automaton import Standing
 from desist.kernels.boundary_score import BoundaryState
-from desist.kernels.decide_and_force import DecideState, Ring, SlotControl, SlotSettings
+from desist.kernels.decide_and_force import (
+    DecideState,
+    Entry,
+    Ring,
+    SlotControl,
+    SlotSettings,
+    Verdict,
+)
 from desist.kernels.decide_and_force.ring import LEAST
 from desist.kernels.rows import window_for
 from desist.proxy.engines.vllm.inside.device_probes import DeviceProbes
@@ -108,7 +115,9 @@ class DeviceSlots:
         if steered.aside is None:
             position = steered.one.prompt_tokens - 1
             self.read.enter(slot, position, **steered.start._asdict())
-            self.decided.enter(slot, position)
+            at_once = steered.one.stop_at == 0  # its first token was the hand-off's
+            stopped = Entry(stop=position, rule=int(Verdict.BUDGET))
+            self.decided.enter(slot, position, stopped if at_once else Entry())
             if steered.probes.stream is not None:
                 steered.probes.stream.enter(slot, position)
         else:

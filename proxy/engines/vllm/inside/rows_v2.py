@@ -58,6 +58,8 @@ def hook_sampling(runner: Any, vllm_config: Any) -> None:
                     changed |= plugin.path.step(input_batch, taps)
                 rows = live_rows(input_batch, plugin.by_host)
                 runtime.step(rows, taps)
+                if plugin.path is not None and plugin.path.firsts:
+                    runtime.forces += plugin.path.firsts
         # Only now does the sampler copy the logits to be changed, and only for a batch that may force.
         wanted = runner.sampler.needs_logits_processing
         changed.update(force.slot for force in runtime.forces)

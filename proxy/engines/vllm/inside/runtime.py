@@ -97,8 +97,9 @@ class Runtime:
         self.tracked[request_id] = one
         one.session.cap(self.cap)  # after it is tracked: another thread may lower the cap at any time
         self._identities[one.identity] = request_id
+        one.begin()
         self._attend(one)
-        self._events.append(one.opened())
+        self._events += [one.opened(), *one.commit(0)]
 
     def left(
         self, request_ids: Iterable[str], generated: Callable[[str], Sequence[int]] = lambda _: ()
@@ -206,7 +207,11 @@ class Runtime:
         for row in rows:
             self.attention.seen(row.request_id)
             one = self.tracked.get(row.request_id)
-            if one is None or not one.is_news(row.position):
+            if one is None:
+                continue
+            if not one.is_news(row.position):
+                if (first := one.first_forced(row.position)) is not None:
+                    self.forces.append(Force(row.row, row.slot, row.position, first))
                 continue
             try:
                 reading = one.take(row.position, row.token, row.missed)

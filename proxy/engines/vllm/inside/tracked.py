@@ -202,6 +202,14 @@ class Tracked:
         boundary = self.session.push(token)
         return Reading(boundary, detector.position > before) if detector.thinking else None
 
+    def begin(self) -> None:
+        """Decide before anything is generated: where no reasoning is allowed, the hand-off's first token is
+        the first of all."""
+        if self.session.machine.hard_limit == 0 and self.session.thinking:
+            decision = self.decide(None, {})
+            if decision.stops:
+                self.tell_stop(decision)
+
     def decide(self, boundary: Boundary | None, scores: Mapping[str, float]) -> Decision:
         """Decide at the row just taken. A stop makes the next row's token the hand-off's first."""
         decision = self.session.decide(boundary, scores)
@@ -241,6 +249,11 @@ class Tracked:
         self._waiting.append(
             _Told(tokens, lambda n: Stopped(self.identity, n, Told.of(decision), tokens, self.handoff))
         )
+
+    def first_forced(self, position: int) -> Forced | None:
+        """What the first token must be, at the row that has read the prompt's last one."""
+        at_prompt = self.stop_at == 0 and self.read == 0 and position == self.prompt_tokens - 1
+        return self.forced() if at_prompt else None
 
     def forced(self) -> Forced:
         """What the token after the row just taken must and must not be."""

@@ -30,6 +30,7 @@ controls = st.builds(
     policies,
     st.none() | st.integers(0, 1 << 30),
     st.sampled_from(["write", "extract"]),
+    st.none() | st.integers(-1, 1 << 30),
 )
 
 
@@ -80,6 +81,7 @@ BAD: dict[str, st.SearchStrategy[Any]] = {
     "warmup_tokens": junk | words | st.floats() | below(0) | above(1 << 30),
     "certified": junk | words | st.floats() | below(0) | above(1),
     "budget": junk | words | st.floats() | below(0) | above(1 << 30),
+    "lasting": junk | words | st.floats() | below(-1) | above(1 << 30),
     "min_answer_tokens": junk | words | st.floats() | below(1) | above(1 << 30),
     "alpha": junk
     | st.sampled_from([float("nan"), float("inf"), 0, 1, 0.0, 1.0, -0.05, 2, "0", "1", "1.0", "-0.1", "1/0"])

@@ -15,7 +15,7 @@ from desist.proxy.engines.vllm.inside.forcing import LOCKED, apply_at_places, ap
 from desist.proxy.engines.vllm.inside.runtime import Force, Runtime
 from desist.proxy.engines.vllm.inside.scoring import Scoring, as_bytes
 from desist.proxy.engines.vllm.inside.tracked import Forced
-from desist.proxy.engines.vllm.wire import Closed, Opened, Scored, Stopped
+from desist.proxy.engines.vllm.wire import Blocked, Closed, Opened, Scored, Stopped
 from tests.fakes.vllm_engine import complete, xargs
 from tests.fakes.vocabulary import FakeVocabulary
 
@@ -103,6 +103,41 @@ def test_a_reload_is_for_requests_that_come_after() -> None:
     enter(made, words, "new")
     made.step([RowOf("old", 0, 0, 1, wait), RowOf("new", 1, 1, 1, wait)], FakeTaps([0.1, 0.1]))
     assert [event.identity.key for event in events if isinstance(event, Stopped)] == ["new"]
+
+
+def test_no_reasoning_at_all_is_the_hand_off_from_the_first_token_on() -> None:
+    made, words, events = runtime()
+    handoff = words.encode(PROFILE.handoff_write)
+    first = enter(made, words, "none", mode="off", budget=0)
+    enter(made, words, "some", mode="off", budget=1)
+    prompt = RowOf("none", 0, 0, first - 1, words.encode("<think>")[0])
+    for _ in range(2):  # again after a preemption that took all that was computed
+        made.step([prompt, prompt._replace(request_id="some", row=1, slot=1)], FakeTaps([0.0, 0.0]))
+        assert made.forces == [Force(0, 0, first - 1, Forced(handoff[0]))]
+    for place, token in enumerate(handoff):
+        made.step([RowOf("none", 0, 0, first + place, token)], FakeTaps([0.9]))
+        expected = Forced(handoff[place + 1]) if place + 1 < len(handoff) else made.forces[0].what
+        assert [force.what for force in made.forces] == [expected]
+    made.left(["none", "some"])
+    made.flush()
+    assert complete(events)
+    (stopped,) = [event for event in events if isinstance(event, Stopped)]
+    assert (stopped.tokens, stopped.decision.reason, stopped.decision.position) == (0, "budget", 0)
+    closed = {event.identity.key: event for event in events if isinstance(event, Closed)}["none"]
+    assert (closed.reasoning_tokens, closed.handoff_tokens) == (0, len(handoff))
+
+
+def test_a_first_token_that_was_masked_is_tried_again_at_the_next_boundary() -> None:
+    made, words, events = runtime()
+    first = enter(made, words, "r", mode="off", budget=0)
+    two, wait = words.ids(" two", " wait")
+    made.step([RowOf("r", 0, 0, first - 1, words.encode("<think>")[0])], FakeTaps([0.0]))
+    made.step([RowOf("r", 0, 0, first, two)], FakeTaps([0.0]))
+    assert not made.forces
+    made.step([RowOf("r", 0, 0, first + 1, wait)], FakeTaps([0.0]))
+    assert [force.what.token for force in made.forces] == [words.encode(PROFILE.handoff_write)[0]]
+    assert [event.tokens for event in events if isinstance(event, Stopped)] == [0, 2]
+    assert sum(isinstance(event, Blocked) for event in events) == 1
 
 
 def test_hidden_states_leave_as_they_are() -> None:

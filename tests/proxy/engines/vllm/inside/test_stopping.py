@@ -125,6 +125,30 @@ def test_R09_a_budget_cuts_at_its_place_in_any_mode(engine: Any, prompts: Any) -
     assert all(event.scores == {} for event in engine.told(Scored))
 
 
+def test_a_budget_of_nothing_thinks_nothing(engine: Any, facts: Any, prompts: Any) -> None:
+    handoff = facts.vocabulary.encode(builtin_profile().handoff_write)
+    none = sampling("none", x_mode="off", x_budget=0)
+    first, other, *_ = engine.run(prompts[:3], [none, active("other"), sampling(extra_args=None)])
+    assert first[: len(handoff)] == handoff
+    assert "\\boxed{" in facts.tokenizer.decode(first[len(handoff) :])
+    assert other[: len(handoff)] != handoff
+    (stop,) = engine.told(Stopped, "none")
+    assert (stop.tokens, stop.decision.reason, stop.decision.position) == (0, "budget", 0)
+    (closed,) = engine.told(Closed, "none")
+    assert (closed.reasoning_tokens, closed.handoff_tokens) == (0, len(handoff))
+
+
+@pytest.mark.parametrize("max_tokens", [2, 3, 8, 16])
+def test_R26_the_smallest_limits_end_with_an_answer(
+    engine: Any, facts: Any, prompts: Any, max_tokens: int
+) -> None:
+    """No room for the closing sentence: the bare tag closes thinking."""
+    (tokens,) = engine.run(prompts[:1], [sampling(x_mode="active", max_tokens=max_tokens)])
+    tag = facts.vocabulary.special_id("</think>")
+    assert tokens.count(tag) == 1
+    assert tokens.index(tag) < len(tokens) - 1
+
+
 def test_choices_and_prompts_of_one_call_stop_on_their_own(engine: Any, prompts: Any) -> None:
     outputs = engine.run(prompts[:2], [active("same", n=2, temperature=0.8, top_p=0.95) for _ in range(2)])
     assert len(outputs) == 2

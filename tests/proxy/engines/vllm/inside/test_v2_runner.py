@@ -21,12 +21,13 @@ from tests.fakes.vllm_engine import OfflineEngine, plugin_config, prompts_of, re
 from tests.fakes.vllm_states import noisy_model
 
 PROGRAM = Path(__file__).with_name("v2_runner.py")
-#: Stopped by the boundary probe, by the streaming one, by its budget, and not at all.
+#: Stopped by the boundary probe, by the streaming one, by its budget, not at all, and before it begins.
 CONTROLS: list[dict[str, Any]] = [
     {"mode": "active", "lam": 0.9, "min_answer_tokens": 8},
     {"mode": "active", "lam": 0.9, "scorer": "rom", "min_answer_tokens": 8},
     {"mode": "off", "budget": 20, "min_answer_tokens": 8},
     {"mode": "shadow", "lam": 0.9, "min_answer_tokens": 8},
+    {"mode": "off", "budget": 0, "min_answer_tokens": 8},
 ]
 
 
@@ -41,7 +42,7 @@ def v1() -> dict[str, Any]:
         SamplingParams(temperature=0.0, max_tokens=60, extra_args=xargs(f"r{n}", **control))
         for n, control in enumerate(CONTROLS)
     ]
-    generated = engine.run(prompts_of(builtin_problems("test", 9, 4)), params)
+    generated = engine.run(prompts_of(builtin_problems("test", 9, len(CONTROLS))), params)
     engine.close()
     stops = {e.identity.key: [e.decision.index, e.tokens, list(e.handoff)] for e in engine.told(Stopped)}
     scores = {(e.identity.key, e.index): e.scores for e in engine.told(Scored)}
@@ -92,11 +93,12 @@ def test_states_forcing_and_decisions_are_those_of_the_v1_runner(
     assert (found["errors"], found["left"], found["complete"]) == (0, 0, True)
     assert found["generated"] == v1["generated"]
     assert found["stopped"] == v1["stopped"]
-    assert len(v1["stopped"]) == 3
+    assert len(v1["stopped"]) == 4
+    assert v1["stopped"]["r4"][1] == 0
     require_scores(found["scored"], v1["scores"])
     device = found["device"]
     print({key: device[key] for key in ("adopted", "rows", "preemptions")})
-    assert (device["adopted"], device["left"], device["errors"]) == (4, 0, 0)
+    assert (device["adopted"], device["left"], device["errors"]) == (len(CONTROLS), 0, 0)
     assert (device["disagreements"], device["lost"], device["complete"]) == (0, 0, True)
     assert device["generated"] == v1["generated"]
     assert device["stopped"] == v1["stopped"]

@@ -94,7 +94,7 @@ def fresh(seed: int, number: int, *, zones: bool, masks: bool, rom: bool) -> Cli
             "scorer": rng.choice(["probe", "rom"]) if rom else "probe",
         }
     if rng.random() < 0.4:
-        control["budget"] = rng.choice([3, 9, 20])
+        control["budget"] = rng.choice([0, 3, 9, 20])
     end = rng.randint(4, 50)
     prompt = rng.choices(TOKENS, k=rng.randint(1, 4))
     prompt += rng.choice([[OPEN], [OPEN], [OPEN, *VOCABULARY.ids(" wait")], []])
