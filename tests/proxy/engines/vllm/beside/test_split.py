@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -116,7 +117,7 @@ def test_ids_and_texts_are_split_by_one_rule(parts: list[str], opened: bool, see
     pieces += splitter.finish()
     plain = ThinkSplitter.of(PROFILE, opened=opened)
     wanted = joined([*plain.feed(text), *plain.finish()])
-    hidden = tuple(side.replace("<think>", "").replace("</think>", "") for side in wanted)
+    hidden = tuple(re.sub("</?think>", "", side) for side in wanted)  # at once: no tag grows together
     assert joined(pieces) == hidden
 
 
