@@ -156,7 +156,8 @@ def recertify(
 
     A fixed-sequence test with one threshold: valid because the threshold was chosen before the audits. Only
     audits of `old` count. Raises CalibrationError for a certificate whose loss audits cannot measure:
-    they compare answers, and no right answer is known.
+    they compare answers, and no right answer is known. For the same reason giving up goes on as before,
+    and is outside the new certificate.
     """
     if old.loss != "consistency":
         raise CalibrationError(
@@ -170,7 +171,7 @@ def recertify(
     declared: dict[str, Any] = {
         name: getattr(old, name) for name in CannotCertify.model_fields if hasattr(old, name)
     }
-    declared |= {"delta": certain, "method": "ltt"}
+    declared |= {"delta": certain, "method": "ltt", "give_up_alpha": None}
     declared = {name: value for name, value in declared.items() if name not in _RESULTS}
     smallest = smallest_n(old.alpha, certain)
     if n < smallest:
@@ -178,7 +179,10 @@ def recertify(
     if not at_most(lost, n, old.alpha, certain):
         needed = needed_n(lost / n, old.alpha, certain, above=n)
         return CannotCertify(**declared, reason="too_risky", n=n, n_bad=lost, needed_n=needed)
-    stated = old.model_copy(update={"delta": certain, "method": "ltt"})
+    stated = old.model_copy(
+        update={"delta": certain, "method": "ltt", "give_up_alpha": None, "n_given_up": 0}
+    )
+    beside = "" if old.give_up is None else " Giving up goes on as before and is outside this certificate."
     return stated.model_copy(
         update={
             "n": n,
@@ -195,7 +199,7 @@ def recertify(
             "lowest": old.lam,
             "problems": (),
             "created": created,
-            "text": f"{stated.statement(n)} Measured on {n} audited requests.",
+            "text": f"{stated.statement(n)} Measured on {n} audited requests.{beside}",
         }
     )
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +19,7 @@ from pydantic import Field, ValidationError
 from desist.calibration.fingerprints import differing, plan_prints
 from desist.calibration.ltt import default_grid
 from desist.calibration.plan import Plan
-from desist.controller.core import Policy
+from desist.controller.core import GiveUp, Policy
 from desist.data.errors import ArtifactMismatch, CalibrationError
 from desist.data.jsonl import atomic_file
 
@@ -103,8 +104,9 @@ class Certificate(Plan):
     default one); where `grid` is "continuous" every threshold from `lam` up is covered. `n_unjudged`:
     boundaries that count as lost because the judge could not decide; `n_order`: problems beside the `n` that
     only ordered the tests ("pareto"); `give_up`: the threshold of 1 - score above which a problem is given
-    up, with `n_given_up` of the `n`. `n_effective`: what weighted problems are worth, `weighted_risk`:
-    their share of losses by weight. `problems`: hashes of the calibration problems.
+    up, with `n_given_up` of the `n` (without `give_up_alpha` it acts and is not covered). `n_effective`: what
+    weighted problems are worth, `weighted_risk`: their share of losses by weight. `problems`: hashes of the
+    calibration problems.
     `fingerprints`: what must be the same when the threshold is used. `voided` names the ones
     that differed when it was loaded by force: such a certificate gives uncertified policies.
     """
@@ -174,7 +176,13 @@ class Certificate(Plan):
                 f"threshold {threshold} is not covered by this certificate. Use {self.lam} or {known}, "
                 "or calibrate again."
             )
-        return self.shape(threshold, certified=self.certified)
+        policy = self.shape(threshold, certified=self.certified)
+        return policy if self.give_up is None else replace(policy, give_up=self._give_up(self.give_up))
+
+    def _give_up(self, above: float) -> GiveUp:
+        """The other side, which is covered where this certificate holds a risk of giving up."""
+        certified = self.certified and self.give_up_alpha is not None
+        return GiveUp(above, self.give_up_after, certified)
 
     def covers(self, lam: float) -> bool:
         """Higher thresholds are covered by the critical score; Learn then Test covers those it tested."""

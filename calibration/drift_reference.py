@@ -63,7 +63,8 @@ class DriftReference(BaseModel):
     def require(self, policy: Policy, certificate: str | None = None) -> Self:
         """Refuse a policy or certificate that this reference was not made for; what differs is named."""
         running = policy_fields(policy)
-        differing = sorted(name for name in running if self.policy.get(name) != running[name])
+        names = {*running, *self.policy}
+        differing = sorted(name for name in names if self.policy.get(name) != running.get(name))
         if certificate is not None and self.certificate != certificate:
             differing.append("certificate")
         if differing:
@@ -99,12 +100,15 @@ def reference_path(certificate: str | os.PathLike[str]) -> Path:
 
 def policy_fields(policy: Policy) -> dict[str, Any]:
     """What of a policy decides which part of a trace is seen."""
+    give_up = policy.give_up
+    beside = {} if give_up is None else {"give_up": give_up.above, "give_up_after": give_up.after}
     return {
         "scorer": policy.scorer,
         "lam": policy.lam,
         "patience": policy.patience,
         "warmup_tokens": policy.warmup_tokens,
         "ema": policy.ema,
+        **beside,
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from desist.calibration.paths import Paths, full_tokens, stop_tokens
-from desist.controller.core import Control
+from desist.controller.core import Control, StopReason
 from desist.controller.replay import replay_trace
 from desist.data.schema import BoundaryRecord, Trace
 
@@ -31,7 +31,8 @@ class Outcomes:
     `stop`: index of the boundary (its own `index` field), -1 where none; `kept`: reasoning tokens kept by a
     stop, -1 where the policy never stopped; `tokens`: all tokens generated;
     `run_tokens`: those of the plain full run. The three answers are 1 (yes), 0 (no) or -1 (not known):
-    `consistent` (with the full run's answer), `full_correct`, `stopped_correct`.
+    `consistent` (with the full run's answer), `full_correct`, `stopped_correct`. `given_up`: the stop was
+    the policy's other side, which has a loss of its own (`full_correct`).
     """
 
     stop: NDArray[np.int64]
@@ -42,6 +43,7 @@ class Outcomes:
     consistent: NDArray[np.int8]
     full_correct: NDArray[np.int8]
     stopped_correct: NDArray[np.int8]
+    given_up: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.stop)
@@ -77,7 +79,8 @@ def policy_outcomes(
         boundary = None
         if replayed.stop_index is not None:
             boundary = next(b for b in trace.boundaries if b.index == replayed.stop_index)
-        rows.append(_row(trace, kept, boundary, replayed.n_tokens))
+        gone = replayed.decision is not None and replayed.decision.reason is StopReason.GIVE_UP
+        rows.append((*_row(trace, kept, boundary, replayed.n_tokens), gone))
     return _outcomes(rows)
 
 
@@ -87,7 +90,7 @@ def path_outcomes(traces: Sequence[Trace], paths: Paths, lam: float | None) -> O
     for row, (trace, stop) in enumerate(zip(traces, paths.stops(lam), strict=True)):
         boundary = trace.boundaries[stop] if stop >= 0 else None
         tokens = paths.tokens[row, stop] if stop >= 0 else paths.full_tokens[row]
-        rows.append(_row(trace, _position(boundary), boundary, int(tokens)))
+        rows.append((*_row(trace, _position(boundary), boundary, int(tokens)), False))
     return _outcomes(rows)
 
 
@@ -107,7 +110,7 @@ def oracle_outcomes(traces: Sequence[Trace], *, settled: bool) -> Outcomes:
             place = agree.index(True) if True in agree else len(agree)
         boundary = trace.boundaries[place] if place < len(agree) else None
         tokens = full_tokens(trace) if boundary is None else stop_tokens(trace, boundary)
-        rows.append(_row(trace, _position(boundary), boundary, tokens))
+        rows.append((*_row(trace, _position(boundary), boundary, tokens), False))
     return _outcomes(rows)
 
 
@@ -130,8 +133,8 @@ def _row(trace: Trace, kept: int, boundary: BoundaryRecord | None, tokens: int) 
     return (place, kept != UNKNOWN, kept, tokens, full_tokens(trace), *answers)
 
 
-def _outcomes(rows: list[_Row]) -> Outcomes:
-    kinds = (np.int64, np.bool_, np.int64, np.int64, np.int64, np.int8, np.int8, np.int8)
+def _outcomes(rows: Sequence[tuple[int, ...]]) -> Outcomes:
+    kinds = (np.int64, np.bool_, *(np.int64,) * 3, *(np.int8,) * 3, np.bool_)
     columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
     arrays: list[Any] = [np.asarray(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)]
     return Outcomes(**dict(zip((field.name for field in fields(Outcomes)), arrays, strict=True)))

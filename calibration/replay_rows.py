@@ -27,6 +27,8 @@ class ReplayRow:
     run was graded, and None as soon as one of those has an unknown stopped answer: the known ones are the
     short ones, and would flatter. `inconsistent`: None likewise. `cut_early`: of the right full runs with
     a known first mention of the right answer, those stopped before it (from the text: a range, no truth).
+    `n_given_up`: stops that gave the problem up; `given_up_right`: of the graded traces, those given up
+    though the full run came right, which is the loss of giving up. They are no loss in `inconsistent`.
     `tokens_p50`, `tokens_p90`, `tokens_max`: all tokens generated for a trace; a mean hides the long ones.
     """
 
@@ -45,6 +47,8 @@ class ReplayRow:
     tokens_p50: int | None = None
     tokens_p90: int | None = None
     tokens_max: int | None = None
+    n_given_up: int = 0
+    given_up_right: Share | None = None
 
 
 def replay_row(
@@ -60,6 +64,8 @@ def replay_row(
     known = bool(graded.any() and (outcomes.stopped_correct[graded] >= 0).all())
     same = bool((outcomes.consistent >= 0).all()) and len(outcomes) > 0
     half, most, longest = _lengths(outcomes)
+    lost, gone = outcomes.consistent == 0, outcomes.given_up
+    wrong = int((gone & (outcomes.full_correct == 1)).sum())
     return ReplayRow(
         policy=policy,
         n=len(traces),
@@ -69,13 +75,15 @@ def replay_row(
         n_graded=int(graded.sum()),
         accuracy_full=float(outcomes.full_correct[graded].mean()) if graded.any() else None,
         accuracy_stopped=float(outcomes.stopped_correct[graded].mean()) if known else None,
-        inconsistent=Share.of(int((outcomes.consistent == 0).sum()), len(outcomes)) if same else None,
+        inconsistent=Share.of(int((lost & ~gone).sum()), len(outcomes)) if same else None,
         cut_early=_cut_early(traces, outcomes.kept),
         threshold=threshold,
         note=note,
         tokens_p50=half,
         tokens_p90=most,
         tokens_max=longest,
+        n_given_up=int(gone.sum()),
+        given_up_right=Share.of(wrong, int(graded.sum())) if gone.any() and graded.any() else None,
     )
 
 

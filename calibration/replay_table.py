@@ -31,7 +31,7 @@ BUDGETS: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
 _NEVER = Policy(lam=None)
 _COLUMNS = (
     "policy", "n", "stopped", "saved", "tok_p50", "tok_p90", "tok_max", "unknown", "graded", "acc_full",
-    "acc_stopped", "inconsistent", "cut_early", "note",
+    "acc_stopped", "inconsistent", "cut_early", "given_up", "note",
 )  # fmt: skip
 
 
@@ -67,6 +67,7 @@ class ReplayTable:
                 "acc_stopped": row.accuracy_stopped,
                 "inconsistent": row.inconsistent and row.inconsistent.value,
                 "cut_early": row.cut_early and f"{row.cut_early.count}/{row.cut_early.n}",
+                "given_up": _given_up(row),
                 "note": row.note or None,
             }
             for row in self.rows
@@ -137,6 +138,13 @@ def replay_table(
     problems = len({problem_hash(trace) for trace in traces})
     truncated = sum(trace.truncated for trace in traces)
     return ReplayTable(name, len(traces), problems, truncated, estimated, tuple(rows), tuple(notes))
+
+
+def _given_up(row: ReplayRow) -> str | None:
+    """How many problems were given up, and of how many of them the full run is known to be right."""
+    if not row.n_given_up:
+        return None
+    return f"{row.n_given_up} ({row.given_up_right.count if row.given_up_right else '?'} right)"
 
 
 def _same_answer(traces: Sequence[Trace], k: int) -> ReplayRow:

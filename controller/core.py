@@ -19,6 +19,7 @@ __all__ = [
     "Boundary",
     "Control",
     "Decision",
+    "GiveUp",
     "Mode",
     "Policy",
     "StopReason",
@@ -81,13 +82,33 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The other side of a policy: when a problem is given up, since its answer would not come right.
+
+    Give up iff the smoothed 1 - score > `above` (strict) at `patience` consecutive boundaries, each at or
+    after `after` reasoning tokens; smoothing and patience are the policy's. `certified`: a certificate holds
+    a risk of giving up problems that would have come right, for this threshold.
+    """
+
+    above: float
+    after: int = 0
+    certified: bool = False
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.above):
+            raise ControlError("the give-up threshold is not a number; give a number, or no give-up at all.")
+        if self.after < 0:
+            raise ControlError(f"give_up after is {self.after} reasoning tokens; give 0 or more.")
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A stop policy: which scorer, which threshold, and the shape parameters that are calibrated with it.
 
     Stop iff the smoothed score > `lam` (strict) at `patience` consecutive boundaries, each at or after
     `warmup_tokens` reasoning tokens. `ema` is the weight of the newest score (1.0 = no smoothing).
     `lam` = None never stops. `reason` is reported when the scorer stops. `certified` says that a
-    certificate stands behind (scorer, lam, patience, warm-up, smoothing).
+    certificate stands behind (scorer, lam, patience, warm-up, smoothing). `give_up`: None never gives up.
     """
 
     scorer: str = "probe"
@@ -97,8 +118,18 @@ class Policy:
     ema: float = 1.0
     reason: StopReason = StopReason.PROBE
     certified: bool = False
+    give_up: GiveUp | None = None
+
+    def uncertified(self) -> Policy:
+        """The same decisions, none of them under a certificate."""
+        give_up = None if self.give_up is None else replace(self.give_up, certified=False)
+        return replace(self, certified=False, give_up=give_up)
 
     def __post_init__(self) -> None:
+        if self.give_up is not None and self.lam is None:
+            raise ControlError(
+                "a policy that never stops (lam is None) cannot give up either; give both thresholds."
+            )
         if self.lam is not None and math.isnan(self.lam):
             raise ControlError("the threshold lam is not a number; give a number, or None to never stop.")
         if self.patience < 1:

@@ -3,16 +3,18 @@
 The same machine runs in every engine and in the offline replay. It reads only the past, keeps its state
 by position (a position seen twice counts once, `rewind` forgets rejected drafts) and does no I/O.
 
-Order of the rules at a place: a stop asked for from outside > hold-off zone > hard budget > score.
-Loop and give-up rules are not part of this version; their stop reasons are reserved.
+Order of the rules at a place: a stop asked for from outside (by hand, by a probe that runs elsewhere, for a
+loop in the text) > hold-off zone > hard budget > score > give-up. Giving up is the score's rule on 1 - score
+with a threshold and a warm-up of its own (`desist.calibration.two_sided` certifies it).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from desist.controller.core import Action, Boundary, Control, Decision, Mode, StopReason
+from desist.controller.core import Action, Boundary, Control, Decision, GiveUp, Mode, Policy, StopReason
 from desist.data.errors import ControlError
 
 __all__ = ["StopMachine", "answer_reserve", "grace_tokens"]
@@ -29,6 +31,14 @@ def grace_tokens(budget: int) -> int:
 def answer_reserve(max_tokens: int, min_answer_tokens: int = 256) -> int:
     """Tokens kept for the answer: `min_answer_tokens`, or a quarter of `max_tokens` if smaller."""
     return min(min_answer_tokens, max(1, max_tokens // 4))
+
+
+class _Low(NamedTuple):
+    """The give-up side after one scored boundary: smoothed 1 - score, boundaries in a row above."""
+
+    position: int
+    smoothed: float
+    streak: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,10 @@ class _Asked:
     index: int | None
     score: float | None
     certified: bool
+
+
+_Cause = tuple[StopReason, bool]
+"""Why scores would end the trace at a boundary, and whether a certificate covers that."""
 
 
 class StopMachine:
@@ -86,6 +100,7 @@ class StopMachine:
         self._room = (max_tokens, min_answer_tokens, handoff_tokens)
         self.soft_limit, self.hard_limit = _limits(control, *self._room)
         self._entries: list[_Entry] = []
+        self._lows: list[_Low] = []  # of a policy that gives up
         self._stopped: Decision | None = None
         self._shadow: Decision | None = None
         self._seen = 0  # the furthest position seen
@@ -116,15 +131,17 @@ class StopMachine:
             return self._seen_before(position)
         smoothed = last.smoothed if last else None
         streak = last.streak if last else 0
+        cause: _Cause | None = None
         if score is not None and not math.isnan(score):
             policy = self.control.policy
             smoothed = score if smoothed is None else policy.ema * score + (1.0 - policy.ema) * smoothed
             above = policy.lam is not None and smoothed > policy.lam and position >= policy.warmup_tokens
             streak = streak + 1 if above else 0
-            ready = streak >= policy.patience and self.control.mode != "off"
-        else:
-            ready = False
-        decision = self._rules(position, index, smoothed, ready, held)
+            if policy.give_up is not None and self._hopeless(policy, policy.give_up, score, position):
+                cause = (StopReason.GIVE_UP, policy.give_up.certified)
+            if streak >= policy.patience:  # where both sides would end it, the stop goes before
+                cause = (policy.reason, policy.certified)
+        decision = self._rules(position, index, smoothed, cause, held)
         self._entries.append(_Entry(position, smoothed, streak, decision))
         self._seen = max(self._seen, position)
         return decision
@@ -216,6 +233,8 @@ class StopMachine:
         """Forget everything after `position`: rejected drafts, a trace that is gone over again."""
         while self._entries and self._entries[-1].position > position:
             self._entries.pop()
+        while self._lows and self._lows[-1].position > position:
+            self._lows.pop()
         self._seen = min(self._seen, position)
         while self._withdrawn and self._withdrawn[-1].position > position:
             self._withdrawn.pop()
@@ -231,8 +250,20 @@ class StopMachine:
             return False
         return not self._entries or self._entries[-1].position <= self._withdrawn[-1].position
 
-    def _rules(self, position: int, index: int, score: float | None, ready: bool, held: bool) -> Decision:
-        policy = self.control.policy
+    def _hopeless(self, policy: Policy, give_up: GiveUp, score: float, position: int) -> bool:
+        """Take one score into the give-up side, smoothed apart, so that it rounds as in calibration."""
+        last = self._lows[-1] if self._lows else None
+        low = 1.0 - score
+        if last is not None:
+            low = policy.ema * low + (1.0 - policy.ema) * last.smoothed
+        above = low > give_up.above and position >= give_up.after
+        streak = (last.streak if last else 0) + 1 if above else 0
+        self._lows.append(_Low(position, low, streak))
+        return streak >= policy.patience
+
+    def _rules(
+        self, position: int, index: int, score: float | None, cause: _Cause | None, held: bool
+    ) -> Decision:
         limited = self.soft_limit is not None and position >= self.soft_limit
         overdue = self.hard_limit is not None and position >= self.hard_limit
         if (asked := self._asked_for(position, held)) is not None:
@@ -243,11 +274,12 @@ class StopMachine:
             action = Action.HOLD if held and not overdue else Action.STOP
             decision = Decision(action, StopReason.BUDGET, position, index, score)
             return self._stop(decision) if decision.stops else decision
-        if not ready:
+        if cause is None or self.control.mode == "off":
             return Decision(Action.CONTINUE, StopReason.NONE, position, index, score)
+        reason, certified = cause
         if held:
-            return Decision(Action.HOLD, policy.reason, position, index, score)
-        decision = Decision(Action.STOP, policy.reason, position, index, score, policy.certified)
+            return Decision(Action.HOLD, reason, position, index, score)
+        decision = Decision(Action.STOP, reason, position, index, score, certified)
         if self.control.mode == "active":
             return self._stop(decision)
         self._shadow = self._shadow or decision

@@ -176,7 +176,7 @@ class ControlResolver:
             )
         why = self._outside(point, answer, sampling)
         policy = self._threshold(point, asked.threshold)
-        policy = replace(policy, certified=False) if why else policy
+        policy = policy.uncertified() if why else policy
         return Resolved(Control(mode, policy, budget, answer), point, uncertified=why)
 
     def _threshold(self, point: OperatingPoint, asked: Said[float] | None) -> Policy:

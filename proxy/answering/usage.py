@@ -62,6 +62,12 @@ def certificate_id(point: OperatingPoint) -> str:
     return f"{point.name or 'certificate'}-{point.digest[:8]}".rstrip("-")
 
 
+def _give_up_alpha(point: OperatingPoint | None) -> float | None:
+    """The certified risk of giving up a problem that would have come right; None: none is certified."""
+    found = None if point is None else point.give_up_alpha
+    return None if found is None else float(found)
+
+
 def begun_object(resolved: Resolved) -> dict[str, Any]:
     """What of the `desist` object is known before the first token."""
     point = resolved.point if resolved.control.policy.lam is not None else None
@@ -81,6 +87,7 @@ def desist_object(finished: Finished, resolved: Resolved) -> dict[str, Any]:
     control, point, usage = resolved.control, resolved.point, finished.usage
     decision = finished.decision
     scored = point is not None and control.policy.lam is not None
+    give_up = control.policy.give_up if scored else None
     saved = saved_estimate(finished, resolved)
     told: dict[str, Any] = {
         "mode": control.mode,
@@ -89,6 +96,8 @@ def desist_object(finished: Finished, resolved: Resolved) -> dict[str, Any]:
         "stop_index": decision.index if decision else None,
         "score": decision.score if decision else None,
         "threshold": control.policy.lam if scored else None,
+        "give_up_threshold": None if give_up is None else give_up.above,
+        "give_up_alpha": _give_up_alpha(point) if give_up is not None else None,
         "alpha": float(point.alpha) if point is not None and scored else None,
         "loss": point.loss if point is not None and scored else None,
         "certificate": certificate_id(point) if point is not None and scored else None,

@@ -72,6 +72,12 @@ class OperatingPoint:
         return None if found is None else str(found)
 
     @property
+    def give_up_alpha(self) -> Fraction | None:
+        """The certified risk of giving up a problem that would have come right; None: none is certified."""
+        found = getattr(self.certificate, "give_up_alpha", None)
+        return found if isinstance(found, Fraction) else None
+
+    @property
     def judge(self) -> str:
         """Who decides that two answers are the same."""
         return str(getattr(self.certificate, "judge", "math"))

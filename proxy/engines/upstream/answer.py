@@ -31,9 +31,10 @@ Way = Literal["ids", "message", "text"]
 class Answer:
     """One try of the second call. `prompt_tokens`: of its prompt, where they are known beforehand.
 
-    `handoff_tokens`: those of the hand-off (None: estimated). `answered`: the extracted answer is
-    complete, so
-    that the stream may be left.
+    `handoff_tokens`: those of the hand-off (None: estimated). `closes`: thinking that is opened again can be
+    closed at once, by leaving this try for another one; else it is shown as what it is. `wasted`: tokens of
+    the tries that were left so. `answered`: the extracted answer is complete, so that the stream may be left;
+    `reopened`: it must be, and nothing of it was shown.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Answer:
         *,
         prompt_tokens: int | None = None,
         handoff_tokens: int | None = None,
+        closes: bool = False,
+        wasted: int = 0,
     ) -> None:
-        self._run, self._way = run, way
+        self._run, self._way, self._closes, self._wasted = run, way, closes, wasted
         self._prompt_tokens, self._handoff_tokens = prompt_tokens, handoff_tokens
         self._chars_per_token = chars_per_token
         self._counts = TokenCounts(chars_per_token)
@@ -63,9 +66,15 @@ class Answer:
         self._form = AnswerForm(run.profile.extract_suffix) if extract else None
         self._text, self._n_shown = "", 0  # of the answer form
         self._mislabelled: list[str] = []
+        self._thought_again = False
         self._finish: str | None = None
         self.extra = dict(run.extra)
-        self.answered = False
+        self.answered = self.reopened = False
+
+    @property
+    def generated(self) -> int:
+        """Tokens so far."""
+        return self._counts.generated
 
     def opening(self) -> Iterator[Delta]:
         """The hand-off as the client sees it: the closing sentence, and the opened answer form."""
@@ -83,17 +92,23 @@ class Answer:
         self.extra |= {name: value for name, value in chunk.extra.items() if name != "prompt_token_ids"}
         text = chunk.content
         if chunk.reasoning and self._may_think():
+            self._counts.reasoned(chunk.reasoning, alone=not chunk.content)
             self._mislabelled.append(chunk.reasoning)
         elif chunk.reasoning:  # some servers call an answer reasoning whose thinking was closed in the prompt
             text = chunk.reasoning + text
         if chunk.content and self._mislabelled:
             yield Delta("reasoning", "".join(self._mislabelled))
             self._mislabelled.clear()
+            self._thought_again = True
             self._run.uncontrolled = (
                 "the server dropped the thinking that it was to continue, and thought again"
             )
         if text:
-            yield from self._show(self._splitter.feed(text))
+            pieces = self._splitter.feed(text)
+            if self._splitter.thinking and self._closes:
+                self.reopened = True
+                return
+            yield from self._show(pieces)
         if chunk.delta_extra:
             yield Delta("content", "", extra=chunk.delta_extra)
         if extra := self._choice_extra(chunk):
@@ -121,13 +136,14 @@ class Answer:
         position, rewound = (cut.decision.position, cut.rewound) if cut else (0, 0)
         # Tags, and tokens without text: generated, and neither kept as reasoning nor thrown away.
         others = max(0, first.generated - position - rewound)
-        answer = sum(second.split()) + others
+        again = min(second.reasoning, second.total) if self._thought_again else 0
+        answer = second.total - again + others
         prompt, told = estimated_prompt(run, self._chars_per_token)
         second_prompt = self._prompt_tokens or second.prompt
         if not told and second_prompt is not None:  # the second call has read all of the first one's prompt
             prompt = max(1, second_prompt - position - handoff)
         usage = Usage(
-            prompt, position, answer, handoff, rewound,
+            prompt, position + again, answer, handoff, rewound + self._wasted,
             reprefill_tokens=second_prompt or prompt + position + handoff,
             estimated=not (told and first.exact and second.exact and self._handoff_tokens is not None),
         )  # fmt: skip
@@ -159,6 +175,9 @@ class Answer:
     def _show(self, pieces: list[Piece]) -> Iterator[Delta]:
         for channel, text in pieces:
             if channel == "reasoning":  # a block that was opened again
+                self._counts.reasoned(text, alone=len(pieces) == 1)
+                self._thought_again = True
+                self._run.uncontrolled = "the model opened thinking again after it was closed"
                 yield Delta("reasoning", text)
                 continue
             calls: list[dict[str, Any]] = []

@@ -31,7 +31,13 @@ from desist.proxy.engines.upstream.plan import make_plan
 from desist.proxy.engines.upstream.reading import arrivals, list_models
 from desist.proxy.engines.upstream.retry import Retries
 from desist.proxy.engines.upstream.run import UpstreamRun
-from desist.proxy.engines.upstream.splice import call_headers, continuation, has_handoff, opens_thinking
+from desist.proxy.engines.upstream.splice import (
+    call_headers,
+    closed_again,
+    continuation,
+    has_handoff,
+    opens_thinking,
+)
 from desist.proxy.errors import UpstreamReply
 from desist.proxy.live.blocks import upstream_of
 from desist.proxy.settings import ModelSettings, UpstreamSettings
@@ -39,6 +45,7 @@ from desist.proxy.settings import ModelSettings, UpstreamSettings
 __all__ = ["UpstreamEngine"]
 
 _READY_S = 5.0
+_CLOSINGS = 2  # of thinking that a model opens again after its stop; what it thinks then is shown
 # Fields of ours that a server may refuse; it is then asked without them.
 _OPTIONAL = ("return_token_ids", "continuous_usage_stats", "thinking_token_budget")
 
@@ -230,17 +237,20 @@ class UpstreamEngine:
         return body, [name for name in _OPTIONAL if asked[name]]
 
     async def _second(self, run: UpstreamRun) -> AsyncGenerator[list[Event], None]:
-        """The continuation; made again where it fails before one byte of the answer was handed on."""
+        """The continuation; made again where it fails before one byte of the answer was handed on, and where
+        thinking is opened again."""
         way, body, handoff_tokens = await continuation(run, self._encoder)
         path = path_of(run.request) if way != "ids" else "/completions"
         prompt_tokens = len(body["prompt"]) if way == "ids" else None
         again = Retries(self._settings.retries, time.time)
         headers = call_headers(run.request, "answer")
         opened = False
+        closings, wasted = _CLOSINGS, 0
         while True:
             answer = Answer(
                 run, way, self._settings.chars_per_token,
                 prompt_tokens=prompt_tokens, handoff_tokens=handoff_tokens,
+                closes=closings > 0, wasted=wasted,
             )  # fmt: skip
             if not opened:
                 opened = True
@@ -257,7 +267,7 @@ class UpstreamEngine:
                         try:
                             for chunk in chunks:
                                 events += answer.feed(chunk)
-                                if answer.answered:
+                                if answer.answered or answer.reopened:
                                     break
                         except UpstreamError:
                             if handed_on or _says(events):
@@ -269,8 +279,14 @@ class UpstreamEngine:
                             yield events
                         else:
                             yield []  # alive
-                        if answer.answered:
+                        if answer.answered or answer.reopened:
                             break
+                if answer.reopened:
+                    again_body = await closed_again(run, way, body, answer.generated, self._encoder)
+                    closings = closings - 1 if again_body is not None else 0
+                    body, wasted = again_body or body, wasted + answer.generated
+                    prompt_tokens = len(body["prompt"]) if way == "ids" else None
+                    continue
                 yield [*answer.end(), answer.finished()]
                 return
             except UpstreamError as error:

@@ -16,7 +16,7 @@ from desist.proxy.engines.upstream.bodies import handoff_after, ids_body, messag
 from desist.proxy.engines.upstream.encoding import Encoder
 from desist.proxy.engines.upstream.run import UpstreamRun
 
-__all__ = ["call_headers", "continuation", "has_handoff", "opens_thinking"]
+__all__ = ["call_headers", "closed_again", "continuation", "has_handoff", "opens_thinking"]
 
 
 async def continuation(run: UpstreamRun, encoder: Encoder) -> tuple[Way, dict[str, Any], int | None]:
@@ -55,6 +55,29 @@ async def _spliced(
     if ids is None or alone is None:
         return None
     return (*kept_ids, *ids), len(alone)
+
+
+async def closed_again(
+    run: UpstreamRun, way: Way, body: Mapping[str, Any], wasted: int, encoder: Encoder
+) -> dict[str, Any] | None:
+    """The second call once more, after a block that was opened again and closed at once.
+
+    `wasted`: tokens that the call before has spent. None where the block's tags have no ids.
+    """
+    request, profile = run.request, run.profile
+    block = f"{profile.think_open}\n\n{profile.think_close}\n\n"
+    left = {
+        name: max(1, body[name] - wasted)
+        for name in ("max_tokens", "max_completion_tokens")
+        if isinstance(body.get(name), int)
+    }
+    if way == "ids":
+        ids = await encoder.encode(request.model, block, call_headers(request, "ids"))
+        return None if ids is None else {**body, **left, "prompt": [*body["prompt"], *ids]}
+    if way == "text":
+        return {**body, **left, "prompt": body["prompt"] + block}
+    *earlier, last = body["messages"]
+    return {**body, **left, "messages": [*earlier, {**last, "content": last["content"] + block}]}
 
 
 async def has_handoff(request: GenerationRequest, profile: ModelProfile, encoder: Encoder) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol, cast, get_args
 
-from desist.controller.core import SAME, AnswerMode, Control, Mode, Policy
+from desist.controller.core import SAME, AnswerMode, Control, GiveUp, Mode, Policy
 from desist.data.errors import ControlError
 from desist.proxy.intake.schemas import parse_alpha
 
@@ -20,7 +20,7 @@ __all__ = ["PREFIX", "AlphaPolicy", "RequestControl", "read_params", "to_xargs"]
 PREFIX = "desist_"
 _NAMES = (
     "key", "mode", "alpha", "lam", "scorer", "patience", "warmup_tokens", "ema", "certified", "budget",
-    "lasting", "answer", "min_answer_tokens",
+    "lasting", "answer", "min_answer_tokens", "give_up", "give_up_after", "give_up_certified",
 )  # fmt: skip
 _MAX_KEY = 256
 _NOTHING = -1  # of a budget: none
@@ -63,7 +63,7 @@ class RequestControl:
         best = max(fitting, key=lambda each: (each.answer_mode == self.asked.answer, each.alpha))
         policy = best.policy()
         if best.answer_mode != self.asked.answer:
-            policy = replace(policy, certified=False)
+            policy = policy.uncertified()
         return replace(self.asked, policy=policy)
 
 
@@ -89,6 +89,12 @@ def to_xargs(
             "warmup_tokens": policy.warmup_tokens,
             "ema": policy.ema,
             "certified": int(policy.certified),
+        }
+    if policy.give_up is not None:
+        fields |= {
+            "give_up": policy.give_up.above,
+            "give_up_after": policy.give_up.after,
+            "give_up_certified": int(policy.give_up.certified),
         }
     return {PREFIX + name: value for name, value in fields.items() if value is not None}
 
@@ -120,6 +126,7 @@ def read_params(extra_args: Mapping[str, Any] | None) -> RequestControl | None:
         warmup_tokens=_whole(given, "warmup_tokens", 0, 1 << 30) or 0,
         ema=_number(given, "ema", 1e-9, 1.0, 1.0),
         certified=bool(_whole(given, "certified", 0, 1) or 0),
+        give_up=_give_up(given),
     )
     return RequestControl(
         _text(given, "key", ""),
@@ -167,6 +174,22 @@ def _whole(given: Mapping[str, Any], name: str, least: int, most: int) -> int | 
 def _lasting(value: int | None) -> int | None:
     """`Control.lasting`: left out it is the budget itself, below 0 it is none."""
     return SAME if value is None else None if value == _NOTHING else value
+
+
+def _give_up(given: Mapping[str, Any]) -> GiveUp | None:
+    """The other side of the policy, which only goes with a threshold to stop at."""
+    for name in ("give_up_after", "give_up_certified"):
+        if name in given and "give_up" not in given:
+            raise ControlError(f"vllm_xargs field '{PREFIX}{name}' goes with '{PREFIX}give_up'. Send both.")
+    if "give_up" not in given:
+        return None
+    if "lam" not in given:
+        raise ControlError(f"vllm_xargs field '{PREFIX}give_up' goes with '{PREFIX}lam'. Send both.")
+    return GiveUp(
+        _number(given, "give_up", -1e9, 1e9, 0.0),
+        _whole(given, "give_up_after", 0, 1 << 30) or 0,
+        bool(_whole(given, "give_up_certified", 0, 1) or 0),
+    )
 
 
 def _number(given: Mapping[str, Any], name: str, least: float, most: float, default: float) -> float:

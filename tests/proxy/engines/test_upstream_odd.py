@@ -123,7 +123,7 @@ events = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
 @pytest.mark.parametrize(
-    "examples", [120, pytest.param(3000, marks=pytest.mark.extended)], ids=["some", "many"]
+    "examples", [120, pytest.param(1000, marks=pytest.mark.extended)], ids=["some", "many"]
 )
 def test_no_object_of_a_server_breaks_the_proxy(path: str, examples: int, base: str) -> None:
     @given(st.lists(events | values, max_size=3), st.booleans(), st.booleans())

@@ -14,9 +14,9 @@ from desist.controller.core import StopReason
 from desist.data.reasoner import handoff
 from desist.proxy.engines.upstream.capabilities import Capabilities
 from desist.proxy.engines.upstream.engine import UpstreamEngine
+from tests.fakes.plain_vllm import NAME
 from tests.fakes.server import HTTP
 from tests.fakes.upstream import FakeUpstream
-from tests.proxy.engines.test_selftest_vllm import _MODEL, server  # noqa: F401  (a fixture)
 from tests.proxy.engines.upstream_bench import Bench, Told, request
 
 pytestmark = pytest.mark.slow
@@ -30,16 +30,16 @@ SENTENCE = handoff.HANDOFF_WRITE.partition(handoff.THINK_CLOSE)[0].strip()
 
 
 @pytest.fixture
-def at(server: str) -> Bench:  # noqa: F811
-    return Bench(FakeUpstream(), server)
+def at(plain: str) -> Bench:
+    return Bench(FakeUpstream(), plain)
 
 
 def ask(at: Bench, known: Capabilities | None = IDS, during: Any = None, **body: Any) -> Told:
     asked = request(
         **({"temperature": 0, "messages": [{"role": "user", "content": PROBLEM}], "max_tokens": 400} | body)
     )
-    asked = asked.__class__(**{name: getattr(asked, name) for name in asked.__slots__} | {"model": _MODEL})
-    return at.ask(asked, known=known, during=during, model=_MODEL)[0]
+    asked = asked.__class__(**{name: getattr(asked, name) for name in asked.__slots__} | {"model": NAME})
+    return at.ask(asked, known=known, during=during, model=NAME)[0]
 
 
 def generated(url: str) -> float:
@@ -76,13 +76,13 @@ def test_the_answer_is_that_of_the_spliced_prompt(at: Bench) -> None:
     kept = told.reasoning.removesuffix(SENTENCE)
     profile = builtin_profile()
     prompt = HTTP.post(
-        f"{at.url}/tokenize", json={"model": _MODEL, "messages": [{"role": "user", "content": PROBLEM}]}
+        f"{at.url}/tokenize", json={"model": NAME, "messages": [{"role": "user", "content": PROBLEM}]}
     ).json()["tokens"]
     text = kept + (profile.handoff_write.lstrip(" ") if kept[-1:].isspace() else profile.handoff_write)
     rest = HTTP.post(
-        f"{at.url}/tokenize", json={"model": _MODEL, "prompt": text, "add_special_tokens": False}
+        f"{at.url}/tokenize", json={"model": NAME, "prompt": text, "add_special_tokens": False}
     ).json()["tokens"]
-    body = {"model": _MODEL, "prompt": prompt + rest, "temperature": 0, "max_tokens": 300, "min_tokens": 1}
+    body = {"model": NAME, "prompt": prompt + rest, "temperature": 0, "max_tokens": 300, "min_tokens": 1}
     alone = HTTP.post(f"{at.url}/v1/completions", json=body).json()
     assert told.content.strip() == alone["choices"][0]["text"].strip()
     assert told.end.usage.reprefill_tokens == alone["usage"]["prompt_tokens"]

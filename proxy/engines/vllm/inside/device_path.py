@@ -5,8 +5,9 @@ in it waits for the device. The host reads the copies `lag` steps later: 0 where
 the tokens of the last one are known, 1 under async scheduling. So it is always the same steps that it knows,
 on each rank of a tensor-parallel group, however fast it is.
 
-The device's are the requests that enter with probes that the kernels take and with a hand-off that a slot has
-room for. All others in the batch are the host's, whose rows it then reads.
+The device's are the requests that enter with probes that the kernels take, with a hand-off that a slot has
+room for, and with a policy that does not give up: the kernels have one threshold. All others in the batch are
+the host's, whose rows it then reads.
 
 What the host knows of hold-off zones it tells the slots then. Without async scheduling and drafts it knows
 each row's token before the row is decided at, and decisions are those of the host's own path. Otherwise a
@@ -101,6 +102,8 @@ class DevicePath:
             return
         probes = self.probes_for(one.scoring)
         if probes is None or not self._slots.has_room_for(one):
+            return
+        if one.session.control.policy.give_up is not None:
             return
         try:
             start = self._tables.found.state_of(one.session.detector)

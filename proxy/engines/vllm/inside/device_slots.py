@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from desist.controller.automaton import Standing
+from desist.data.errors import ControlError
 from desist.kernels.boundary_score import BoundaryState
 from desist.kernels.decide_and_force import (
     DecideState,
@@ -41,6 +42,8 @@ def rules_of(one: Tracked) -> SlotControl:
     if one.failed:
         return SlotControl("off", handoff=one.handoff, locked=locked)
     policy, machine = session.control.policy, session.machine
+    if policy.give_up is not None:
+        raise ControlError("the device cannot give up; leave the request to the host.")
     return SlotControl(
         session.control.mode,
         policy.lam if policy.scorer in one.scoring.names else None,  # no score, no evidence

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desist.controller.core import AnswerMode, Control, Policy
+from desist.controller.core import AnswerMode, Control, GiveUp, Policy
 from desist.data.errors import ControlError
 from desist.proxy.engines.vllm.params import PREFIX, RequestControl, read_params, to_xargs
 
@@ -23,6 +23,7 @@ policies = st.just(Policy()) | st.builds(
     warmup_tokens=st.integers(0, 1 << 30),
     ema=st.floats(1e-9, 1.0),
     certified=st.booleans(),
+    give_up=st.none() | st.builds(GiveUp, st.floats(-1e9, 1e9), st.integers(0, 1 << 30), st.booleans()),
 )
 controls = st.builds(
     Control,
@@ -82,6 +83,9 @@ BAD: dict[str, st.SearchStrategy[Any]] = {
     "certified": junk | words | st.floats() | below(0) | above(1),
     "budget": junk | words | st.floats() | below(0) | above(1 << 30),
     "lasting": junk | words | st.floats() | below(-1) | above(1 << 30),
+    "give_up": junk | words | st.sampled_from([float("nan"), float("inf"), float("-inf"), 1.1e9, -1.1e9]),
+    "give_up_after": junk | words | st.floats() | below(0) | above(1 << 30),
+    "give_up_certified": junk | words | st.floats() | below(0) | above(1),
     "min_answer_tokens": junk | words | st.floats() | below(1) | above(1 << 30),
     "alpha": junk
     | st.sampled_from([float("nan"), float("inf"), 0, 1, 0.0, 1.0, -0.05, 2, "0", "1", "1.0", "-0.1", "1/0"])
@@ -94,14 +98,29 @@ def test_a_bad_value_is_refused_with_field_and_value(name: str) -> None:
     @given(BAD[name])
     @settings(max_examples=60)
     def refused(value: Any) -> None:
+        beside = {"give_up": 0.5, "lam": 0.5} if name.startswith("give_up") else {}
+        given_fields = {PREFIX + other: number for other, number in beside.items()}
         with pytest.raises(ControlError) as caught:
-            read_params({"desist_key": "k", PREFIX + name: value})
+            read_params({"desist_key": "k", **given_fields, PREFIX + name: value})
         assert f"'{PREFIX}{name}'" in str(caught.value)
         assert repr(value)[:77] in str(caught.value)
         assert "give " in str(caught.value)
         assert len(str(caught.value)) < 300
 
     refused()
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({"give_up": 0.9}, "lam"),
+        ({"lam": 0.5, "give_up_after": 10}, "give_up"),
+        ({"lam": 0.5, "give_up_certified": 1}, "give_up"),
+    ],
+)
+def test_a_field_without_the_one_that_it_goes_with_is_refused(fields: dict[str, Any], missing: str) -> None:
+    with pytest.raises(ControlError, match=f"goes with '{PREFIX}{missing}'"):
+        read_params({PREFIX + name: value for name, value in fields.items()})
 
 
 @given(st.text(max_size=12).filter(lambda name: name not in BAD))

@@ -11,10 +11,10 @@ import pytest
 
 from desist.proxy.engines.builtin import builtin_model
 from desist.proxy.engines.model import read_model
+from tests.fakes.own_vllm import PROBLEMS, SCHEMA, Served
 from tests.fakes.server import HTTP
 from tests.fakes.vllm_server import ANSWER, THOUGHTS
 from tests.proxy.engines.vllm.beside.test_engine import SENTENCE, Stack, ask, texts
-from tests.proxy.engines.vllm.beside.test_serving import PROBLEMS, SCHEMA, Served, serve
 
 LIMITED: dict[str, Any] = {"desist": {"mode": "off", "budget": 300, "object": True}}
 END = "<|im_end|>"
@@ -102,13 +102,6 @@ def test_the_bare_tag_where_the_sentence_leaves_no_room(stack: Stack) -> None:
     assert len(stack.fake.bodies) <= 2
     assert texts(reply)[1]
     assert reply["usage"]["completion_tokens"] <= n + 4
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with ExitStack() as servers:
-        args = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        yield serve(servers, args=args)
 
 
 @pytest.fixture(scope="module")

