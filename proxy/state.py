@@ -28,7 +28,7 @@ from desist.proxy.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from desist.proxy.lifecycle.shared_places import SharedPlaces
-    from desist.proxy.lifecycle.team_member import Team
+    from desist.proxy.lifecycle.team import Team
     from desist.proxy.monitor.audits import AuditDesk
     from desist.proxy.monitor.watch import Watch
 

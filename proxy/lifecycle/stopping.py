@@ -12,7 +12,8 @@ import msgspec
 from desist.data.errors import EngineError
 
 if TYPE_CHECKING:
-    from desist.proxy.state import ProxyState
+    from desist.proxy.engines.base import Engine
+    from desist.proxy.lifecycle.running import Running
 
 __all__ = ["Stopping", "stop_here"]
 
@@ -42,15 +43,20 @@ class Stopping(msgspec.Struct, frozen=True):
         return msgspec.convert(told, cls)
 
 
-async def stop_here(state: ProxyState, request_id: str, owner: bytes | None) -> Stopping:
-    """Ask for the stop of all requests of this id that `owner` has begun (None: whoever has)."""
-    found = state.running.find(request_id, owner)
-    stop = getattr(state.engine, "stop", None)
+async def stop_here(
+    running: Running, engine: Engine, name: str, request_id: str, owner: bytes | None
+) -> Stopping:
+    """Ask for the stop of all requests of this id that `owner` has begun (None: whoever has).
+
+    `name`: the engine's, for those who are told that it cannot.
+    """
+    found = running.find(request_id, owner)
+    stop = getattr(engine, "stop", None)
     choices = [choice for ticket in found for choice in ticket.choices]
     stopped, refused = 0, []
     for choice in choices:
         if stop is None:
-            refused.append(f"the engine '{state.settings.engine}' cannot end thinking by hand")
+            refused.append(f"the engine '{name}' cannot end thinking by hand")
             continue
         try:
             stopped += bool(await stop(choice))

@@ -1,6 +1,6 @@
-"""A worker's side of several: what it asks the parent and the other workers, and what they may ask of it.
+"""How a worker becomes one of several: what the others may ask of it, and when it begins and ends.
 
-Knows the calls of `team_hub`, by name. A single process has none of this.
+Knows the app's state and the line to the parent. A single process has none of this.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from desist.controller.core import Mode
 from desist.data.errors import EngineError
-from desist.proxy.lifecycle.stopping import Stopping, stop_here
+from desist.proxy.lifecycle.stopping import stop_here
+from desist.proxy.lifecycle.team import Team
 from desist.proxy.lifecycle.team_hub import ASK_S
 from desist.proxy.lifecycle.team_line import Line
-from desist.proxy.responses.store import Kept, decoded, encoded
 
 if TYPE_CHECKING:
     from desist.proxy.lifecycle.shared_places import SharedPlaces
     from desist.proxy.state import ProxyState
 
-__all__ = ["Membership", "Team", "joined"]
+__all__ = ["Membership", "joined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +33,6 @@ class Membership:
 
     line: socket.socket | None = None
     places: SharedPlaces | None = None
-
-
-class Team:
-    """The other workers, seen from one."""
-
-    def __init__(self, line: Line, *, keeps: bool) -> None:
-        self._line = line
-        self.responses = KeptTogether(line, keeps=keeps)
-
-    async def stop(self, request_id: str, owner: bytes | None) -> Stopping:
-        """What became of a stop in the other workers. Raises `EngineError` where they cannot be asked."""
-        told = await self._line.call("stop", request_id, owner, timeout_s=ASK_S)
-        return sum(map(Stopping.read, told), Stopping())
-
-    async def turn(self, mode: Mode) -> int:
-        """Tell all workers what an operator has said; how many have not answered."""
-        silent = await self._line.call("turn", mode, timeout_s=ASK_S)
-        return int(silent)
-
-
-class KeptTogether:
-    """Responses that the parent keeps, for all workers."""
-
-    def __init__(self, line: Line, *, keeps: bool) -> None:
-        self._line, self.keeps = line, keeps
-
-    def put(self, owner: bytes, kept: Kept) -> None:
-        self._line.tell("put", owner, str(kept.response["id"]), encoded(kept))
-
-    async def get(self, owner: bytes, identity: str) -> Kept | None:
-        data = await self._line.call("get", owner, identity, timeout_s=ASK_S)
-        return None if data is None else decoded(data)
-
-    async def delete(self, owner: bytes, identity: str) -> bool:
-        return bool(await self._line.call("delete", owner, identity, timeout_s=ASK_S))
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +46,9 @@ async def joined(state: ProxyState, sock: socket.socket | None) -> AsyncIterator
         return
 
     async def stop(request_id: str, owner: bytes | None) -> object:
-        return msgspec.to_builtins(await stop_here(state, request_id, owner))
+        return msgspec.to_builtins(
+            await stop_here(state.running, state.engine, state.settings.engine, request_id, owner)
+        )
 
     sock.setblocking(False)
     line = Line(*await asyncio.open_connection(sock=sock), {"stop": stop, "obey": state.switch.obey})

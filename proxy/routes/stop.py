@@ -15,7 +15,7 @@ from desist.proxy.access.middleware import is_operator
 from desist.proxy.errors import ApiError, shorten
 from desist.proxy.lifecycle.running import owner_of
 from desist.proxy.lifecycle.stopping import Stopping, stop_here
-from desist.proxy.lifecycle.team_member import Team
+from desist.proxy.lifecycle.team import Team
 from desist.proxy.state import state_of
 
 __all__ = ["router"]
@@ -32,7 +32,7 @@ async def stop_request(request: Request, request_id: str) -> dict[str, Any]:
     """
     state = state_of(request)
     owner = None if is_operator(request) else owner_of(request)
-    told = await stop_here(state, request_id, owner)
+    told = await stop_here(state.running, state.engine, state.settings.engine, request_id, owner)
     if state.team is not None:
         told += await _elsewhere(state.team, request_id, owner, told)
     if not told.found:
