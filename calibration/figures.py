@@ -127,19 +127,21 @@ def calibration_figures(
     texts: bool = False,
     command: str = "",
     alphas: Sequence[object] = (),
+    evidence: Evidence | None = None,
 ) -> Figures:
     """The figures of `certified` on the traces that it was calibrated on.
 
     `test`: traces of other problems, for the held-out loss (default: five folds). `texts`: whether the worst
     losses are shown with their answers. `audit_share`: share of requests that run in full AND branch.
-    `alphas`: levels of the operating points (default: ALPHAS).
+    `alphas`: levels of the operating points (default: ALPHAS). `evidence`: that of the traces, where it was
+    gathered already.
     """
-    kept, _ = one_per_problem(traces, certified.seed)
-    if certified.samples == "worst":
-        kept = sorted(traces, key=lambda trace: trace.trace_id)
     plan = Plan(**{name: getattr(certified, name) for name in Plan.model_fields})
-    scores = scorer or stored(certified.scorer)
-    evidence = gather(plan, kept, scores, missing)
+    if evidence is None:
+        kept, _ = one_per_problem(traces, certified.seed)
+        if certified.samples == "worst":
+            kept = sorted(traces, key=lambda trace: trace.trace_id)
+        evidence = gather(plan, kept, scorer or stored(certified.scorer), missing)
     paths = paths_of(evidence.signals[0], certified.shape(), evidence.problem)
     lam = certified.lam if isinstance(certified, Certificate) else None
     stops = paths.stops(lam)

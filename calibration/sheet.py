@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from desist.calibration.calibrate import calibrate
 from desist.calibration.certificate import CannotCertify, Certificate
 from desist.calibration.exact import exact, exact_text
+from desist.calibration.prepared import Prepared, prepare
 from desist.data.errors import CalibrationError
 from desist.data.schema import Trace
 
-__all__ = ["OperatingPoint", "Sheet", "operating_sheet"]
+__all__ = ["OperatingPoint", "Sheet", "operating_sheet", "sheet_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,27 @@ def operating_sheet(
 
     Raises CalibrationError for no alpha or repeated ones.
     """
-    levels = sorted(exact(alpha) for alpha in alphas)
-    if not levels or len(set(levels)) != len(levels):
-        raise CalibrationError(f"alphas are {list(alphas)!r}. Give at least one, each once.")
-    everything, whole = list(traces), exact(delta)
+    levels = _levels(alphas)
+    return sheet_of(prepare(traces, alpha=levels[0], delta=delta, **settings), levels)
+
+
+def sheet_of(prepared: Prepared, alphas: Sequence[object]) -> Sheet:
+    """The sheet of traces that are prepared already, with the delta of their plan.
+
+    Raises CalibrationError for no alpha or repeated ones.
+    """
+    levels, whole = _levels(alphas), prepared.plan.delta
     return Sheet(
         whole,
         tuple(
-            OperatingPoint(
-                alpha,
-                calibrate(everything, alpha=alpha, delta=whole, **settings),
-                calibrate(everything, alpha=alpha, delta=whole / len(levels), **settings),
-            )
+            OperatingPoint(alpha, prepared.certify(alpha), prepared.certify(alpha, whole / len(levels)))
             for alpha in levels
         ),
     )
+
+
+def _levels(alphas: Sequence[object]) -> list[Fraction]:
+    levels = sorted(exact(alpha) for alpha in alphas)
+    if not levels or len(set(levels)) != len(levels):
+        raise CalibrationError(f"alphas are {list(alphas)!r}. Give at least one, each once.")
+    return levels

@@ -19,7 +19,6 @@ from desist.calibration.losses import PARTS, token_regret
 from desist.calibration.paths import Paths, build_paths, paths_of, steps, sweep
 from desist.calibration.plan import METHODS, Plan
 from desist.calibration.scorers import stored
-from desist.calibration.sheet import operating_sheet
 from desist.calibration.signals import build_signals
 from desist.calibration.simulation import simulate
 from desist.calibration.two_sided import give_up_paths, two_sided_stops
@@ -237,27 +236,6 @@ def test_a_floor_that_alpha_does_not_exceed_leaves_no_consistency_to_certify() -
     assert (refused.reason, refused.floor) == ("floor", ("greedy", 0.3))
     assert "floor 'greedy' is 0.3, not below alpha 0.2" in refused.message
     assert run(traces, alpha="0.2", loss="harm", floors={"resampled": 0.3}).certified
-
-
-def test_a_sheet_of_levels_holds_alone_and_together() -> None:
-    settings = {"loss": "consistency", "forbidden_problems": (), "method": "pac"}
-    sheet = operating_sheet(make_traces(400, 6), [0.2, 0.1, 0.05, 0.01], delta="0.1", **settings)
-    assert [point.alpha for point in sheet.points] == [
-        Fraction(1, 100),
-        Fraction(1, 20),
-        Fraction(1, 10),
-        Fraction(1, 5),
-    ]
-    assert "delta/4 = 0.025" in sheet.note
-    for point in sheet.points:
-        assert point.together.delta == Fraction(1, 40)
-        if isinstance(point.together, Certificate):
-            assert isinstance(point.alone, Certificate)
-            assert point.alone.lam <= point.together.lam
-    assert isinstance(sheet.points[0].together, Certificate) or sheet.points[0].together.reason == "too_risky"
-    assert len(sheet.as_rows()) == 8
-    with pytest.raises(CalibrationError, match="each once"):
-        operating_sheet(make_traces(4, 6), [0.1, "1/10"], delta="0.1", **settings)
 
 
 def test_groups_by_what_is_known_before_the_run() -> None:

@@ -146,11 +146,11 @@ def calibrate(
 ) -> int:
     """Turn scored traces into a certified threshold and a report, or say what is missing (exit code 2)."""
     from desist.calibration import CannotCertify
-    from desist.calibration import calibrate as certify_traces
     from desist.calibration.figures import calibration_figures
     from desist.calibration.inputs import certified_kinds, declared, only_scorer
+    from desist.calibration.prepared import prepare
     from desist.calibration.report_words import direction_warning, direction_words
-    from desist.calibration.sheet import operating_sheet
+    from desist.calibration.sheet import sheet_of
     from desist.proxy.answering.estimates import StepTable
 
     if from_audits is not None:
@@ -175,12 +175,13 @@ def calibrate(
                 "created": today(), "forbidden_problems": forbidden, "fingerprints": stored,
                 "floors": floor_shares(floor),
             }  # fmt: skip
-            found = expiring(certify_traces(collected, alpha=alpha[0], delta=delta, **settings), valid_days)
-            sheet = operating_sheet(collected, alpha, delta=delta, **settings) if len(alpha) > 1 else None
+            prepared = prepare(collected, alpha=alpha[0], delta=delta, **settings)
+            found = expiring(prepared.certify(), valid_days)
+            sheet = sheet_of(prepared, alpha) if len(alpha) > 1 else None
             figures = calibration_figures(
                 found, collected, test=read(test) if test else (), missing=missing,
                 floors=floor_shares(floor), tokens_per_second=tokens_per_second, audit_share=audit_share,
-                texts=texts, command=_command(),
+                texts=texts, command=_command(), evidence=prepared.evidence,
                 alphas=() if sheet is None else [point.alpha for point in sheet.points],
             )  # fmt: skip
             _write([out / name for name in _FILES], [figures])
