@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from desist.calibration.cannot import CannotCertify
 from desist.calibration.fingerprints import differing, plan_prints
 from desist.calibration.ltt import default_grid
 from desist.calibration.plan import Plan
@@ -28,71 +29,6 @@ __all__ = ["SCHEMA_VERSION", "CannotCertify", "Certificate", "load_certificate",
 SCHEMA_VERSION = "1.1"
 """Readers refuse another major number; a higher minor one only adds fields that may be left out."""
 _SCORERS = frozenset({"probe", "rom"})  # names of scorers that have fingerprints of their own
-
-
-class CannotCertify(Plan):
-    """No threshold could be certified; the only policy left never stops.
-
-    `reason`: "too_few" (fewer than `needed_n` problems: nothing can be certified), "too_risky" (even the
-    most careful threshold that stops anything fails too often; `needed_n` estimates how many problems
-    would do, None where its risk itself is not below alpha), "no_stops" (the scorer never crosses a
-    threshold), "no_gain" (what could be certified saves no tokens), "no_guarantee" (the method promises
-    nothing per trace), "unjudgeable" (the judge could not decide most stops) or "floor" (without any stop
-    the model disagrees with itself at least as often as alpha: see `floor`).
-    `n_bad`: losses at the most careful threshold that stops anything. `floor`: name and share. "shift": after
-    weighting the problems are worth too few (`n_effective`), or one new problem may outweigh them.
-    """
-
-    reason: Literal[
-        "too_few", "too_risky", "no_stops", "no_gain", "no_guarantee", "unjudgeable", "floor", "shift"
-    ]
-    n: int
-    n_bad: int = 0
-    needed_n: int | None = None
-    floor: tuple[str, float] | None = None
-    n_effective: float | None = None
-    certified: Literal[False] = False
-
-    @property
-    def message(self) -> str:
-        """One line for people: what failed and what would help."""
-        if self.reason == "too_few":
-            return f"cannot certify, need n >= {self.needed_n} problems, have {self.n}"
-        if self.reason == "no_stops":
-            return f"cannot certify: the score '{self.scorer}' is 0 on all {self.n} problems, nothing stops"
-        if self.reason == "no_guarantee":
-            return f"method '{self.method}' gives no guarantee per trace: for comparison only, nothing stops"
-        if self.reason == "unjudgeable":
-            return "cannot certify: the judge could not decide most stops, so nothing stops (shadow)"
-        if self.reason == "shift":
-            heaviest = (
-                "" if self.max_weight is None else f", and a new one weighs up to {self.max_weight:.4g}"
-            )
-            return (
-                f"cannot certify: the {self.n} problems are worth {self.n_effective or 0:.1f} after weighting"
-                f"{heaviest}: too few for alpha {float(self.alpha):.6g}, need n >= {self.needed_n} of this "
-                "kind (estimated), or audits of the new traffic"
-            )
-        if self.floor is not None:
-            name, share = self.floor
-            return (
-                f"cannot certify consistency: the floor '{name}' is {share:.6g}, not below alpha "
-                f"{float(self.alpha):.6g}: without any stop the model disagrees with itself so often. "
-                "Certify harm, or take a larger alpha"
-            )
-        if self.reason == "no_gain":
-            return (
-                "cannot certify a saving: the thresholds that are safe enough cost more tokens than they save"
-            )
-        found = (
-            f"cannot certify: {self.n_bad} of {self.n} problems lost at the most careful threshold that stops"
-        )
-        more = "a better probe or a larger alpha is needed" if self.needed_n is None else ""
-        return f"{found}; {more or f'need n >= {self.needed_n} (estimated)'}"
-
-    def policy(self) -> Policy:
-        """The policy that never stops."""
-        return self.shape(None)
 
 
 class Certificate(Plan):

@@ -1,11 +1,10 @@
-"""What the evidence decides under a plan: threshold, shape and give-up threshold, or why there is none.
+"""What the evidence decides under a plan: threshold, shape and give-up threshold.
 
 Knows traces only as far as they become arrays; writes no certificate.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,12 +12,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from desist.calibration.certificate import CannotCertify
-from desist.calibration.choose import choose, trace_scores
-from desist.calibration.ltt import DEFAULT_GRID, default_grid
-from desist.calibration.pac import needed_n, smallest_n
-from desist.calibration.pareto import ORDER_SHARE, choose_pareto, order_part
-from desist.calibration.paths import Missing, Paths, paths_of, sweep
+from desist.calibration.choose import choose
+from desist.calibration.ltt import DEFAULT_GRID
+from desist.calibration.pareto import choose_pareto, order_part
+from desist.calibration.paths import Missing, Paths, paths_of
 from desist.calibration.plan import Plan
 from desist.calibration.problems import number_problems, problem_hash
 from desist.calibration.scorers import TraceScorer
@@ -28,7 +25,7 @@ from desist.calibration.two_sided import come_right, give_up_paths, give_up_thre
 from desist.controller.core import Policy
 from desist.data.schema import Trace
 
-__all__ = ["Decided", "Evidence", "decide", "gather", "refusal", "smallest_problems"]
+__all__ = ["Decided", "Evidence", "decide", "gather"]
 
 Grid = Literal["default-1", "given", "continuous"]
 
@@ -59,7 +56,8 @@ class Evidence:
 class Decided:
     """The outcome; `plan` holds the shape that was found, `lam` is None where nothing may stop.
 
-    `grid`, `grid_values` and `lowest` as in the certificate; `saved`: share of tokens saved, net.
+    `others`: the paths of the plan's further risks. `grid`, `grid_values` and `lowest` as in the certificate;
+    `saved`: share of tokens saved, net.
     """
 
     plan: Plan
@@ -71,6 +69,7 @@ class Decided:
     give_up: float | None = None
     n_given_up: int = 0
     saved: float = 0.0
+    others: tuple[Paths, ...] = ()
 
 
 def gather(plan: Plan, traces: Sequence[Trace], scorer: TraceScorer, missing: Missing) -> Evidence:
@@ -80,19 +79,6 @@ def gather(plan: Plan, traces: Sequence[Trace], scorer: TraceScorer, missing: Mi
     signals = tuple(build_signals(seen, scorer, loss, plan.truncated, missing) for loss in losses)
     weights = None if plan.weights is None else column_weights(traces, plan.weights)
     return Evidence(seen, signals, number_problems(traces) if plan.samples == "worst" else None, weights)
-
-
-def smallest_problems(plan: Plan) -> int:
-    """Fewest problems with which anything could be certified under `plan`, were there no loss at all."""
-    alpha = min([plan.alpha, *(risk.alpha for risk in plan.risks)])
-    if plan.guarantee == "none":
-        return 1
-    if plan.guarantee == "mean":
-        return math.ceil(1 / alpha) - 1
-    least = smallest_n(alpha, plan.side_delta)
-    if plan.give_up_alpha is not None:
-        least = max(least, smallest_n(plan.give_up_alpha, plan.side_delta))
-    return math.ceil(least / (1 - ORDER_SHARE)) if plan.method == "pareto" else least
 
 
 def decide(
@@ -105,7 +91,16 @@ def decide(
         found = choose_pareto(plan, paths, order_part(problems, plan.seed), grid)
         lowest = min(found.accepted, default=None)
         saved = _saved(found.paths, found.lam)
-        return Decided(found.plan, found.paths, found.lam, lowest, "given", found.accepted, saved=saved)
+        return Decided(
+            found.plan,
+            found.paths,
+            found.lam,
+            lowest,
+            "given",
+            found.accepted,
+            saved=saved,
+            others=found.others,
+        )
     several = [paths_of(one, plan.shape(), evidence.problem) for one in evidence.signals]
     choice = choose(plan, several[0], grid, several[1:], evidence.weights)
     continuous = plan.method != "ltt"
@@ -117,26 +112,10 @@ def decide(
         give_up = give_up_threshold(plan, lower)
         ends, given_up = two_sided_stops(several[0], choice.lam, lower, give_up)
         n_given_up, saved = int(given_up.sum()), _saved_at(several[0], ends)
-    return Decided(plan, several[0], choice.lam, choice.lowest, kind, values, give_up, n_given_up, saved)
-
-
-def refusal(decided: Decided) -> CannotCertify:
-    """Why nothing that stops was certified, from the most careful threshold that stops anything."""
-    plan, paths = decided.plan, decided.paths
-    n, table = paths.n, sweep(paths, default_grid())
-    stopping = np.flatnonzero(table.stopped)
-    if len(stopping) == 0:
-        return CannotCertify(**dict(plan), reason="no_stops", n=n)
-    careful = float(table.grid[stopping[0]])
-    bad, rate = int(table.losses[stopping[0]]), float(table.risk[stopping[0]])
-    if plan.score_of_trace != "first-crossing" and table.parts is None:
-        # The trace score, not the loss itself, is what has to be small.
-        bad = int((trace_scores(plan, paths) > careful).sum())
-        rate = bad / n
-    if decided.lowest is not None and decided.lowest <= careful:
-        return CannotCertify(**dict(plan), reason="no_gain", n=n, n_bad=bad)
-    needed = needed_n(rate, plan.alpha, plan.side_delta, above=n)
-    return CannotCertify(**dict(plan), reason="too_risky", n=n, n_bad=bad, needed_n=needed)
+    others = tuple(several[1:])
+    return Decided(
+        plan, several[0], choice.lam, choice.lowest, kind, values, give_up, n_given_up, saved, others
+    )
 
 
 def _saved(paths: Paths, lam: float | None) -> float:

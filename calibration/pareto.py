@@ -40,13 +40,15 @@ SHAPES: tuple[Policy, ...] = tuple(
 class ParetoChoice:
     """The shape and threshold chosen (`lam` None: none), and the thresholds accepted for that shape.
 
-    `paths`: those of the problems that tested, under that shape (the safest one's where `lam` is None).
+    `paths`: those of the problems that tested, under that shape (the safest one's where `lam` is None);
+    `others`: the same for the plan's further risks.
     """
 
     plan: Plan
     paths: Paths
     lam: float | None
     accepted: tuple[float, ...] = ()
+    others: tuple[Paths, ...] = ()
 
 
 def order_part(problems: Iterable[str], seed: int) -> NDArray[np.bool_]:
@@ -87,6 +89,7 @@ def choose_pareto(
         several[0].take(test),
         float(grid[order[best, 1]]) if len(valid) else None,
         tuple(sorted(kept.tolist(), reverse=True)),
+        tuple(one.take(test) for one in several[1:]),
     )
 
 

@@ -6,7 +6,6 @@ further alpha or delta costs a decision over arrays that are there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from desist.calibration.certificate import CannotCertify, Certificate
-from desist.calibration.decide import Evidence, decide, gather, refusal, smallest_problems
+from desist.calibration.decide import Evidence, decide, gather
 from desist.calibration.intervals import clopper_pearson, mean_interval
 from desist.calibration.losses import Loss
 from desist.calibration.pareto import SHAPES
 from desist.calibration.paths import Missing, Paths, sweep
 from desist.calibration.plan import Plan
 from desist.calibration.problems import one_per_problem, problem_hash, refuse_overlap
+from desist.calibration.refusals import above_floor, refusal, too_few, too_uneven
 from desist.calibration.scorers import TraceScorer, stored
 from desist.calibration.uncertified import Uncertified
 from desist.calibration.weighted import effective_n
@@ -150,33 +150,28 @@ class Prepared:
             asked = {"alpha": plan.alpha if alpha is None else alpha}
             asked["delta"] = plan.delta if delta is None else delta
             plan = declare(**{**dict(plan), **asked})
-        needed = smallest_problems(plan)
-        if evidence.n < needed:
-            return CannotCertify(**dict(plan), reason="too_few", n=evidence.n, needed_n=needed)
-        too_high = [floor for floor in self.floors.items() if floor[1] >= plan.alpha]
-        if plan.loss == "consistency" and too_high:
-            highest = max(too_high, key=lambda floor: floor[1])
-            return CannotCertify(**dict(plan), reason="floor", n=evidence.n, floor=highest)
+        refused = too_few(plan, evidence.n) or above_floor(plan, self.floors, evidence.n)
+        if refused is not None:
+            return refused
         if 2 * evidence.signals[0].unjudged > evidence.boundaries > 0:
             return CannotCertify(**dict(plan), reason="unjudgeable", n=evidence.n)
         worth = None
         if evidence.weights is not None:
             worth = effective_n(evidence.weights)
-            plan, least = _for_weights(plan, evidence.n, evidence.weights, worth)
-            if evidence.n < least:
-                return CannotCertify(
-                    **dict(plan), reason="shift", n=evidence.n, needed_n=math.ceil(least), n_effective=worth
-                )
+            plan = _with_heaviest(plan, evidence.weights)
+            refused = too_uneven(plan, evidence.n, worth)
+            if refused is not None:
+                return refused
         decided = decide(plan, evidence, self.grid, self.shapes)
         paths, lam = decided.paths, decided.lam
         if plan.method == "cue-level":
             return Uncertified.of(plan, paths, lam)
         stops = paths.stops(lam)
         if lam is None or decided.lowest is None or not (stops >= 0).any():
-            return refusal(decided)
+            return refusal(decided, self.grid, evidence.weights)
         table = sweep(paths, np.asarray([lam]))
         if table.saved[0] <= 0:
-            return refusal(decided)
+            return refusal(decided, self.grid, evidence.weights)
         lost, n = int(table.losses[0]), paths.n
         interval = clopper_pearson(lost, n) if table.parts is None else mean_interval(float(table.risk[0]), n)
         kinds = tuple(sorted({boundary.kind for trace in evidence.seen for boundary in trace.boundaries}))
@@ -211,8 +206,8 @@ class Prepared:
         )
 
 
-def _for_weights(plan: Plan, n: int, weights: NDArray[np.float64], worth: float) -> tuple[Plan, float]:
-    """The plan with its largest weight, and the problems needed where `n` are `worth` so many equal ones."""
+def _with_heaviest(plan: Plan, weights: NDArray[np.float64]) -> Plan:
+    """The plan with its largest weight: the declared one, or that of the heaviest problem."""
     heaviest = float(weights.max())
     most = heaviest if plan.max_weight is None else plan.max_weight
     if most < heaviest:
@@ -220,8 +215,7 @@ def _for_weights(plan: Plan, n: int, weights: NDArray[np.float64], worth: float)
             f"max_weight is {most:.6g}, a calibration problem weighs {heaviest:.6g} (mean 1). "
             "Declare at least that."
         )
-    strictest = min([plan.alpha, *(risk.alpha for risk in plan.risks)])
-    return plan.model_copy(update={"max_weight": most}), float((1 / strictest - 1) * max(n / worth, most))
+    return plan.model_copy(update={"max_weight": most})
 
 
 def _lost(paths: Paths, stops: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -336,7 +336,7 @@ def _payload(
 ) -> dict[str, Any]:
     """The JSON object. Of a refusal: no threshold, the reason, and how many problems are needed."""
     from desist.calibration.certificate import Certificate
-    from desist.calibration.decide import smallest_problems
+    from desist.calibration.refusals import smallest_problems
 
     held = figures.held_out
     plain = found.model_dump(mode="json", exclude={"problems"})
