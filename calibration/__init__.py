@@ -4,8 +4,8 @@ from desist.calibration.accounting import PolicyRow, Share, oracle_rows, policy_
 from desist.calibration.calibrate import calibrate, certify, one_per_problem, problem_hash, refuse_overlap
 from desist.calibration.certificate import CannotCertify, Certificate, load_certificate
 from desist.calibration.curves import Curves, calibration_curves
-from desist.calibration.group_keys import GROUPINGS, Grouping, group_key
-from desist.calibration.groups import calibrate_groups
+from desist.calibration.group_keys import GROUPINGS, Grouping, GroupRule
+from desist.calibration.groups import calibrate_groups, certify_groups, form_groups
 from desist.calibration.losses import LOSSES, Loss, Truncated
 from desist.calibration.outcomes import Outcomes, oracle_outcomes, policy_outcomes
 from desist.calibration.plan import METHODS, Method, Plan
@@ -27,6 +27,7 @@ __all__ = [
     "CannotCertify",
     "Certificate",
     "Curves",
+    "GroupRule",
     "Grouping",
     "Loss",
     "Method",
@@ -49,9 +50,10 @@ __all__ = [
     "calibrate_groups",
     "calibration_curves",
     "certify",
+    "certify_groups",
     "compare_rivals",
     "estimate_weights",
-    "group_key",
+    "form_groups",
     "load_certificate",
     "one_per_problem",
     "operating_sheet",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from desist.calibration.certificate import CannotCertify, Certificate
 from desist.calibration.choose import Choice, choose
+from desist.calibration.group_keys import GroupRule
 from desist.calibration.losses import Loss, Truncated
 from desist.calibration.pareto import SHAPES
 from desist.calibration.paths import Missing
@@ -85,6 +86,7 @@ def calibrate(
     group_by: str | None = None,
     n_groups: int = 1,
     delta_split: Literal["joint", "each"] | None = None,
+    group_rule: GroupRule | None = None,
     weights: str | None = None,
     max_weight: float | None = None,
     fingerprints: Mapping[str, str] | None = None,
@@ -133,6 +135,7 @@ def calibrate(
         group_by=group_by,
         n_groups=n_groups,
         delta_split=delta_split,
+        group_rule=group_rule,
         weights=weights,
         max_weight=max_weight,
         fingerprints=fingerprints,

@@ -86,6 +86,7 @@ class Figures(_Frozen):
     tokens of a full run, `stop_tokens`: mean tokens generated from a stop on (hand-off and answer).
     `floors`: how often the model disagrees with itself, by name. `command`: what made this.
     `probability`: are scores probabilities, on one boundary of each trace.
+    `small_groups`: groups beside this one that were not calibrated, told once, with the first one that was.
     `direction`: is the score higher where a stop is good (None in figures of an earlier release).
     """
 
@@ -112,6 +113,7 @@ class Figures(_Frozen):
     tokens_per_second: float | None = None
     audit_share: float = 0.0
     command: str = ""
+    small_groups: tuple[CannotCertify, ...] = ()
 
 
 def calibration_figures(

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from desist.calibration.exact import Level
+from desist.calibration.group_keys import GroupRule
 from desist.calibration.losses import GRADED, Loss, Truncated
 from desist.calibration.statement import guarantee_text, void_sentences
 from desist.controller.core import AnswerMode, Policy, StopReason
@@ -29,6 +30,7 @@ __all__ = [
     "METHODS",
     "SAMPLES",
     "TRACE_SCORES",
+    "DeltaSplit",
     "Guarantee",
     "Method",
     "Plan",
@@ -90,8 +92,9 @@ class Plan(BaseModel):
     `samples`: of several traces of one problem, "one" drawn by `seed` counts, or the "worst". `risks`:
     further risks that hold at the same time. `give_up_alpha`: the risk of giving up a problem that would
     have come right, with a threshold of its own; `give_up_after`: tokens before which no problem is given
-    up. `group_by`, `n_groups`, `delta_split`: how the groups were formed, how many there are, and whether
-    their statements hold together ("joint", delta is divided) or one at a time ("each").
+    up. `group_by`, `n_groups`, `delta_split`: how the groups were formed, how many are calibrated, and
+    whether their statements hold together ("joint", delta is divided) or one at a time ("each").
+    `group_rule`: how a new problem is put into its group.
     `weights`: with "weighted", the key of `provenance` that holds each problem's weight (how much likelier it
     is in the later traffic); `max_weight`: the largest one that a new problem may have, with a mean of 1 over
     the calibration problems (None: the largest among them).
@@ -110,6 +113,7 @@ class Plan(BaseModel):
         "group_by",
         "n_groups",
         "delta_split",
+        "group_rule",
         "weights",
         "max_weight",
     )
@@ -137,6 +141,7 @@ class Plan(BaseModel):
     group_by: str | None = None
     n_groups: int = Field(default=1, ge=1)
     delta_split: DeltaSplit | None = None
+    group_rule: GroupRule | None = None
     weights: str | None = None
     max_weight: float | None = Field(default=None, gt=0)
 
@@ -222,6 +227,7 @@ class Plan(BaseModel):
             group_by=self.group_by,
             n_groups=self.n_groups,
             joint=self.delta_split != "each",
+            pooled=() if self.group_rule is None else self.group_rule.pooled,
             weighted=None if self.weights is None else (effective, self.max_weight),
         )
 

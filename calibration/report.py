@@ -19,6 +19,7 @@ from desist.calibration.certificate import CannotCertify, Certificate
 from desist.calibration.curves import Curves
 from desist.calibration.exact import exact_text
 from desist.calibration.figures import Figures, calibration_figures
+from desist.calibration.group_table import GROUP_HEAD, group_cells, group_lines, group_words
 from desist.calibration.plan import voids
 from desist.calibration.report_parts import charts_more, details, opening
 from desist.calibration.report_tables import percent, policy_table, rival_table, table
@@ -76,6 +77,7 @@ class ReportSection:
         """The section of figures that are there already."""
         found = figures.certified
         title = f"{found.loss.capitalize()} at most {_level(found)}"
+        title += "" if found.group_by is None else f", group {found.group}"
         return cls(title, found, figures.curves, test, rivals, figures)
 
 
@@ -116,11 +118,21 @@ def report_html(
     subtitle = f"{len(sections)} operating point{'s' if len(sections) != 1 else ''}" + (
         f", calibrated {', '.join(date for date in dates if date)}" if any(dates) else ""
     )
-    body = [_overview(sections)] if len(sections) > 1 else []
+    body = _groups([section.figures for section in sections if section.figures is not None])
+    body += [_overview(sections)] if len(sections) > 1 and not body else []
     body += [_section(section) for section in sections]
     if floors:
         body.append(_floors(floors))
     return Template(page).substitute(title=escape(title), subtitle=escape(subtitle), body="\n".join(body))
+
+
+def _groups(drawn: Sequence[Figures]) -> list[str]:
+    """The groups side by side; nothing where there are none."""
+    lines = group_lines(drawn)
+    if not lines:
+        return []
+    shown = table(GROUP_HEAD, group_cells(lines))
+    return [f"<section><h2>Groups</h2><p class='lead'>{escape(group_words(drawn))}</p>{shown}</section>"]
 
 
 def _overview(sections: Sequence[ReportSection]) -> str:

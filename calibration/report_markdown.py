@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from desist.calibration.certificate import Certificate
 from desist.calibration.figures import Figures
+from desist.calibration.group_table import GROUP_HEAD, group_cells, group_lines, group_words
 from desist.calibration.plan import voids
 from desist.calibration.report_tables import interval, percent
 from desist.calibration.report_words import (
@@ -26,14 +27,21 @@ __all__ = ["report_markdown"]
 
 def report_markdown(points: Sequence[Figures], title: str = "desist calibration report") -> str:
     """All operating points, one after the other."""
-    return "\n\n".join([f"# {title}", *(_point(figures) for figures in points)]) + "\n"
+    return "\n\n".join([f"# {title}", *_side_by_side(points), *(_point(each) for each in points)]) + "\n"
+
+
+def _side_by_side(points: Sequence[Figures]) -> list[str]:
+    """The groups, where there are some."""
+    lines = group_lines(points)
+    return [f"## Groups\n\n{group_words(points)}\n\n{table(GROUP_HEAD, group_cells(lines))}"] if lines else []
 
 
 def _point(figures: Figures) -> str:
     found, page = figures.certified, first_page(figures)
     level = f"{float(found.alpha) * 100:.4g} %"
+    group = "" if found.group_by is None else f", group {found.group}"
     parts = [
-        f"## {found.loss.capitalize()} at most {level}: {'' if found.certified else 'not '}certified",
+        f"## {found.loss.capitalize()} at most {level}{group}: {'' if found.certified else 'not '}certified",
         page.lead,
         table(page.head, page.rows),
         direction_words(figures),

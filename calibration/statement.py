@@ -36,11 +36,13 @@ def guarantee_text(
     group_by: str | None = None,
     n_groups: int = 1,
     joint: bool = True,
+    pooled: Sequence[str] = (),
     weighted: tuple[float, float | None] | None = None,
 ) -> str:
     """The statement for `n` calibration problems; `risks`: each loss with its level.
 
-    `weighted`: what the problems are worth after weighting, and the largest weight of a new problem.
+    `pooled`: the small groups that this one holds. `weighted`: what the problems are worth after weighting,
+    and the largest weight of a new problem.
     """
     where = f" of group '{group}'" if group else ""
     if guarantee == "none":
@@ -76,8 +78,12 @@ def guarantee_text(
         )
     text += _CONVENTIONS[truncated]
     if group_by is not None:
-        together = "hold together" if joint else "hold one at a time, not together"
-        text += f" The statements of the {n_groups} groups (by {group_by}) {together}."
+        text += _of_groups(guarantee, group_by, n_groups, delta, joint=joint)
+    if pooled:
+        text += (
+            f" This group holds {len(pooled)} that were too small by themselves ({', '.join(pooled)}); the "
+            "statement is about all of them together, not about each."
+        )
     return text
 
 
@@ -98,6 +104,23 @@ def void_sentences(answer_mode: str, *, gives_up: bool = False, weighted: bool =
         "Hints, steering or budget messages that change the reasoning before the stop.",
         "Trying several plans on these calibration problems and keeping the best one.",
         f"Stops for other reasons ({others}): they are outside the statement.",
+    )
+
+
+def _of_groups(guarantee: str, by: str, count: int, delta: Fraction, *, joint: bool) -> str:
+    """Whether the statements of the groups hold together."""
+    if count == 1:
+        return f" It is the only group (by {by}) that was calibrated."
+    if guarantee != "pac":
+        return f" The statements of the {count} groups (by {by}) hold one at a time, each by itself."
+    if joint:
+        return (
+            f" The statements of the {count} groups (by {by}) hold together with probability at least "
+            f"{_percent(1 - count * delta)}: each was given 1/{count} of the error probability."
+        )
+    return (
+        f" The statements of the {count} groups (by {by}) hold one at a time, each with the "
+        "probability said, not together."
     )
 
 

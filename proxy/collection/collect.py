@@ -242,7 +242,7 @@ def _assemble(plan: _Plan, one: _Open) -> Trace:
         None if problem.gold is None else answers_equal(answer, problem.gold, plan.judge),
         Sampling(sampling.temperature, sampling.top_p, seed, plan.maker.limit(one.prompt_ids)),
         tuple(records),
-        plan.provenance(),
+        {**plan.provenance(), "prompt_tokens": len(one.prompt_ids)},
     )
 
 

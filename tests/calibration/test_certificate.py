@@ -13,7 +13,6 @@ import pytest
 from desist.calibration.calibrate import calibrate, one_per_problem, problem_hash
 from desist.calibration.certificate import CannotCertify, Certificate, load_certificate, load_for_running
 from desist.calibration.fingerprints import FIELDS
-from desist.calibration.groups import calibrate_groups
 from desist.calibration.scorers import agreement
 from desist.controller import builtin_profile, get_profile
 from desist.controller.core import Policy
@@ -327,17 +326,3 @@ def test_a_grid_must_fall_and_is_written_into_the_certificate() -> None:
     assert isinstance(found, Certificate)
     assert found.grid_values == (1.0, 0.95, 0.9)
     assert not found.covers(0.93)
-
-
-def test_groups_share_delta_and_small_ones_never_stop() -> None:
-    traces = [replace(t, group="a") for t in make_traces(200, 1)] + [
-        replace(t, group="b") for t in make_traces(20, 2)
-    ]
-    found = calibrate_groups(traces, alpha=0.1, delta=0.1, loss="consistency", forbidden_problems=())
-    assert isinstance(found["a"], Certificate)
-    assert (found["a"].delta, found["a"].group) == (Fraction(1, 20), "a")
-    assert "of group 'a'" in found["a"].text
-    assert isinstance(found["b"], CannotCertify)
-    assert found["b"].needed_n == 29
-    with pytest.raises(CalibrationError, match="1 traces have no group"):
-        calibrate_groups(make_traces(1, 1), alpha=0.1, delta=0.1, loss="harm", forbidden_problems=())

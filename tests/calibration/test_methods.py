@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from desist.calibration import CannotCertify, Certificate, calibrate, calibrate_groups
+from desist.calibration import CannotCertify, Certificate, calibrate
 from desist.calibration.choose import choose
 from desist.calibration.crc import crc_threshold, envelope_parts
 from desist.calibration.critical import critical_scores
-from desist.calibration.group_keys import length_band, script_of
 from desist.calibration.losses import PARTS, token_regret
 from desist.calibration.paths import Paths, build_paths, paths_of, steps, sweep
 from desist.calibration.plan import METHODS, Plan
@@ -236,43 +234,6 @@ def test_a_floor_that_alpha_does_not_exceed_leaves_no_consistency_to_certify() -
     assert (refused.reason, refused.floor) == ("floor", ("greedy", 0.3))
     assert "floor 'greedy' is 0.3, not below alpha 0.2" in refused.message
     assert run(traces, alpha="0.2", loss="harm", floors={"resampled": 0.3}).certified
-
-
-def test_groups_by_what_is_known_before_the_run() -> None:
-    base = make_traces(240, 1)
-    traces = [replace(t, problem=f"Was ist {k}? " + "x" * (0 if k % 2 else 500)) for k, t in enumerate(base)]
-    found = calibrate_groups(traces, by="prompt-length", minimum=50, **BASE)  # type: ignore[arg-type]
-    assert sorted(found) == ["400-1999", "<400"]
-    for certificate in found.values():
-        assert (certificate.delta, certificate.group_by, certificate.n_groups) == (
-            Fraction(1, 20),
-            "prompt-length",
-            2,
-        )
-        assert isinstance(certificate, Certificate)
-        assert "2 groups (by prompt-length) hold together" in certificate.text
-    each = calibrate_groups(traces, by="language", delta_split="each", minimum=300, **BASE)["latin"]  # type: ignore[arg-type]
-    assert isinstance(each, CannotCertify)
-    assert (each.reason, each.needed_n, each.delta) == ("too_few", 300, Fraction(1, 10))
-    with pytest.raises(CalibrationError, match="has no dataset"):
-        calibrate_groups(traces, by="dataset", **BASE)  # type: ignore[arg-type]
-    with pytest.raises(CalibrationError, match="unknown grouping"):
-        calibrate_groups(traces, by="answer", **BASE)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "script"),
-    [("What is 2 + 2?", "latin"), ("Сколько будет 2 + 2?", "cyrillic"), ("二加二等于几", "han"),
-     ("二たす二はいくつですか", "japanese"), ("2 + 2 = ?", "none")],
-)  # fmt: skip
-def test_scripts(text: str, script: str) -> None:
-    assert script_of(text) == script
-
-
-def test_length_bands() -> None:
-    assert [length_band("x" * n) for n in (0, 399, 400, 1999, 2000)] == [
-        "<400", "<400", "400-1999", "400-1999", ">=2000",
-    ]  # fmt: skip
 
 
 def test_a_trace_without_boundaries_counts() -> None:

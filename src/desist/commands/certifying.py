@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from desist.commands.certifying_flags import (
+    GroupBy,
+    Joint,
+    LengthEdges,
+    MinGroup,
+    SmallGroups,
     expiring,
     floor_shares,
     read,
@@ -37,6 +42,7 @@ from desist.commands.common import (
 if TYPE_CHECKING:
     from desist.calibration import CannotCertify, Certificate
     from desist.calibration.figures import Figures
+    from desist.data.schema import Trace
 
 _ENDINGS = (".html", ".md", ".json")
 _FILES = tuple(f"report{ending}" for ending in _ENDINGS)
@@ -128,6 +134,11 @@ def calibrate(
             "--max-weight", min=0, help="Largest weight of a new problem (mean 1) [the largest here]."
         ),
     ] = None,
+    group_by: GroupBy = None,
+    min_group: MinGroup = None,
+    joint: Joint = None,
+    small_groups: SmallGroups = None,
+    length_edges: LengthEdges = None,
     test: Test = None,
     floor: Floor = None,
     valid_days: Annotated[int, typer.Option(min=0, help="Days until it expires (0: no date).")] = 90,
@@ -144,23 +155,28 @@ def calibrate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Turn scored traces into a certified threshold and a report, or say what is missing (exit code 2)."""
+    """Turn scored traces into a certified threshold and a report, or say what is missing (exit code 2).
+
+    With --group-by each group gets a certificate of its own; then exit code 2 says that none has one.
+    """
     from desist.calibration import CannotCertify
     from desist.calibration.figures import calibration_figures
     from desist.calibration.inputs import certified_kinds, declared, only_scorer
     from desist.calibration.prepared import prepare
-    from desist.calibration.report_words import direction_warning, direction_words
+    from desist.calibration.report_words import direction_words
     from desist.calibration.sheet import sheet_of
+    from desist.commands.certifying_groups import calibrate_by_groups, group_flags, show_groups
     from desist.proxy.answering.estimates import StepTable
 
     if from_audits is not None:
         return _recertify(from_audits, certificate, delta, out, as_json)
     if traces is None or not alpha:
         raise typer.BadParameter("give a file of traces and --alpha, or --from-audits with --certificate.")
+    grouping = group_flags(group_by, min_group, joint, small_groups, length_edges, alpha)
     with status("reading", quiet), _without_gc():
         collected = read(traces)
         name = scorer or only_scorer(collected)
-        found_in = declared(collected)
+        found_in = declared(() if grouping else collected)  # groups may be made differently, each by itself
         stored = dict(found_in.fingerprints)
         collected, key = weighted_traces(collected, method, shift, weights, seed, stored)
         forbidden, checked = _probe(probe, name, stored, quiet)
@@ -175,21 +191,41 @@ def calibrate(
                 "created": today(), "forbidden_problems": forbidden, "fingerprints": stored,
                 "floors": floor_shares(floor),
             }  # fmt: skip
+            shown: dict[str, Any] = {
+                "missing": missing, "floors": floor_shares(floor), "tokens_per_second": tokens_per_second,
+                "audit_share": audit_share, "texts": texts, "command": _command(),
+            }  # fmt: skip
+            if grouping is not None:
+
+                def own(members: Sequence[Trace]) -> dict[str, Any]:
+                    said = declared(members)
+                    prints = {**said.fingerprints, **stored}
+                    return {
+                        "fingerprints": prints, "judge": judge or said.judge,
+                        "answer_mode": answer or said.answer_mode,
+                    }  # fmt: skip
+
+                several, drawn, groups = calibrate_by_groups(
+                    grouping, collected, alpha=alpha[0], delta=delta, settings=settings, own=own,
+                    test=read(test) if test else (), figures=shown, valid_days=valid_days,
+                )  # fmt: skip
+                _write([out / name for name in _FILES], drawn)
+                warned = _warnings(drawn)
+                payload = {
+                    "warnings": warned, "report": str(out / "report.html"), "overlap_checked": checked
+                }  # fmt: skip
+                return show_groups(several, drawn, groups, out, payload, as_json=as_json)
             prepared = prepare(collected, alpha=alpha[0], delta=delta, **settings)
             found = expiring(prepared.certify(), valid_days)
             sheet = sheet_of(prepared, alpha) if len(alpha) > 1 else None
             figures = calibration_figures(
-                found, collected, test=read(test) if test else (), missing=missing,
-                floors=floor_shares(floor), tokens_per_second=tokens_per_second, audit_share=audit_share,
-                texts=texts, command=_command(), evidence=prepared.evidence,
+                found, collected, test=read(test) if test else (), **shown,
+                evidence=prepared.evidence,
                 alphas=() if sheet is None else [point.alpha for point in sheet.points],
             )  # fmt: skip
             _write([out / name for name in _FILES], [figures])
     payload = _payload(found, figures, out, checked)
-    warning, pointing = direction_warning(figures), direction_words(figures)
-    if warning is not None:  # no progress: told with --quiet too
-        err.print(warning, style="bold red", highlight=False)
-    payload["warnings"] = [] if warning is None else [warning]
+    payload["warnings"], pointing = _warnings([figures]), direction_words(figures)
     if sheet is not None:
         payload |= save_sheet(sheet, out, valid_days)
         pointing = f"{pointing}\n{sheet.note}"
@@ -235,6 +271,7 @@ def report(
     """Write a calibration report again: HTML that opens offline, Markdown, JSON."""
     from desist.calibration import load_certificate
     from desist.calibration.figures import calibration_figures, load_figures
+    from desist.calibration.group_keys import members_of
 
     drawn: list[Figures] = [one for path in figures or () for one in load_figures(path)]
     if certificates and traces is None:
@@ -244,10 +281,15 @@ def report(
             collected, other = read(traces), read(test) if test else ()
             for path in certificates:
                 own = load_certificate(path, force=True)
+                rule = own.group_rule
                 weighted = shift if own.method == "weighted" else None
                 mine, _ = weighted_traces(collected, own.method, weighted, own.weights, own.seed, {})
+                held = other
+                if rule is not None:
+                    mine = members_of(rule, own.group or "", mine)
+                    held = members_of(rule, own.group or "", other)
                 drawn.append(calibration_figures(
-                    own, mine, test=other, missing=missing, floors=floor_shares(floor),
+                    own, mine, test=held, missing=missing, floors=floor_shares(floor),
                     tokens_per_second=tokens_per_second, audit_share=audit_share, texts=texts,
                     command=_command(), alphas=alpha or (),
                 ))  # fmt: skip
@@ -329,6 +371,19 @@ def _write(files: Sequence[Path], drawn: Sequence[Figures]) -> Sequence[Path]:
         with atomic_file(path) as file:
             file.write(text.encode())
     return files
+
+
+def _warnings(drawn: Sequence[Figures]) -> list[str]:
+    """What is told loudly, also with --quiet."""
+    from desist.calibration.report_words import direction_warning
+
+    told = []
+    for figures in drawn:
+        if (warning := direction_warning(figures)) is not None:
+            group = figures.certified.group
+            told.append(warning if group is None else f"group {group}: {warning}")
+            err.print(told[-1], style="bold red", highlight=False)
+    return told
 
 
 def _payload(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,44 @@ if TYPE_CHECKING:
     from desist.calibration.sheet import Sheet
     from desist.data.schema import Trace
 
-__all__ = ["expiring", "floor_shares", "read", "risk_levels", "save_sheet", "weighted_traces"]
+__all__ = [
+    "GroupBy", "Joint", "LengthEdges", "MinGroup", "SmallGroups", "expiring", "floor_shares", "read",
+    "risk_levels", "save_sheet", "weighted_traces",
+]  # fmt: skip
+
+GroupBy = Annotated[
+    str | None,
+    typer.Option(
+        "--group-by",
+        help="A certificate a group: model, dataset, prompt-length, language, group; several: product.",
+    ),
+]
+MinGroup = Annotated[
+    int | None,
+    typer.Option(
+        "--min-group", min=1, help="Fewest problems of a group [what alpha and its delta need, no fewer]."
+    ),
+]
+Joint = Annotated[
+    bool | None,
+    typer.Option(
+        "--joint/--each",
+        help="Groups' statements hold together (delta is divided by the groups that are calibrated), or one "
+        "at a time [joint where the method has a delta].",
+    ),
+]
+SmallGroups = Annotated[
+    Literal["shadow", "rest"] | None,
+    typer.Option("--small-groups", help="Never stop, or be one group together [shadow]."),
+]
+LengthEdges = Annotated[
+    str | None,
+    typer.Option(
+        "--length-edges",
+        help="Where longer bands of prompt-length begin [128,512 tokens; 400,2000 characters where traces "
+        "have no provenance.prompt_tokens].",
+    ),
+]
 
 
 def read(path: Path) -> Sequence[Trace]:
