@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from desist.calibration.certificate import CannotCertify, Certificate
-from desist.calibration.decide import smallest_problems
 from desist.calibration.exact import exact_text
 from desist.calibration.figures import Figures
 from desist.calibration.group_keys import REST
 from desist.calibration.intervals import Interval
+from desist.calibration.refusals import smallest_problems
 
 __all__ = [
     "GROUP_HEAD",
