@@ -30,8 +30,18 @@ _CATCH_ALL = (
     "thinking_config",
     "extra",
 )
-_NAMED = re.compile(r"(?i)(?=.*(think|reason)).*(budget|tokens|limit)|budget_?tokens")
-_INSIDE = re.compile(r"(?i)(token_?)?budget")  # at the top it may be anybody's
+_HOLDERS = frozenset({*CONTAINERS, *_CATCH_ALL, "desist"})  # ours too, where it stands inside another
+_NAMED = re.compile(r"(?i)(?=.*(think|reason)).*(budget|tokens|limit|length)|budget_?tokens")
+_INSIDE = re.compile(r"(?i)(token_?)?budget")  # at the top, and in an object of anybody's, it may be anything
+_THOUGHTS = re.compile(r"(?i)(?!.*details).*(think|reason).*")  # an object that speaks of thinking
+_LIMITS = re.compile(r"(?i)(max_?)?((output_?)?tokens|length)|max|limit|(token_?)?budget")
+# Objects of others' words, in which any name means what its author wants.
+_FREE = frozenset({
+    "messages", "input", "prompt", "tools", "functions", "tool_choice", "function_call", "response_format",
+    "text", "structured_outputs", "guided_json", "metadata", "logit_bias", "documents", "prediction", "audio",
+    "stream_options", "usage", "json_schema", "schema",
+})  # fmt: skip
+_DEEPEST = 5
 # What else is called a budget: llama.cpp's texts and tags around one, and what only reports.
 _OTHERS = re.compile(r"(?i).*(message|tags?|sentence|details)")
 
@@ -42,7 +52,7 @@ def misplaced(body: Mapping[str, Any]) -> tuple[str, str] | None:
         key = path[-1]
         if value is None or path in _KNOWN or _OTHERS.fullmatch(key):
             continue
-        if key == "max_tokens" and path[-2:-1] not in (("reasoning",), ("thinking",)):
+        if key == "max_tokens" and not (len(path) > 1 and _THOUGHTS.fullmatch(path[-2])):
             continue  # the limit of the whole answer, except inside such an object
         if key in _LEAVES or (_counts(value) and _is_budget(path)):
             right = _LEAVES.get(key, "thinking_token_budget")
@@ -51,7 +61,12 @@ def misplaced(body: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _is_budget(path: tuple[str, ...]) -> bool:
-    return bool(_NAMED.fullmatch(path[-1]) or (len(path) > 1 and _INSIDE.fullmatch(path[-1])))
+    key, outer = path[-1], path[:-1]
+    if _NAMED.fullmatch(key):
+        return True
+    if outer and _THOUGHTS.fullmatch(outer[-1]):
+        return bool(_LIMITS.fullmatch(key))
+    return bool(outer and outer[-1] in _HOLDERS and _INSIDE.fullmatch(key))
 
 
 def _counts(value: object) -> bool:
@@ -60,12 +75,16 @@ def _counts(value: object) -> bool:
 
 
 def _fields(body: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The fields at the top of the body and in the objects that may hold controls, by their paths."""
-    for key, value in body.items():
-        yield (str(key),), value
-    for outer in dict.fromkeys((*CONTAINERS, *_CATCH_ALL)):
-        held = body.get(outer)
-        for key, value in held.items() if isinstance(held, Mapping) else ():
-            yield (outer, str(key)), value
-            if isinstance(value, Mapping):
-                yield from (((outer, str(key), str(name)), each) for name, each in value.items())
+    """All fields of the body, and of the objects in it that may hold controls, by their paths."""
+    objects: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [((), body)]
+    for outer, held in objects:  # grows meanwhile
+        for key, value in held.items():
+            path = (*outer, str(key))
+            yield path, value
+            if (
+                isinstance(value, Mapping)
+                and len(path) < _DEEPEST
+                and key not in _FREE
+                and path != ("desist",)
+            ):
+                objects.append((path, value))

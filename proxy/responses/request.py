@@ -6,14 +6,17 @@ say about it is read by `desist.proxy.controls`, as on every route.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from desist.proxy.control import Resolved
 from desist.proxy.errors import ApiError, shorten
 from desist.proxy.responses.items import chat_messages
 from desist.proxy.responses.schema import ResponsesBody
 
-__all__ = ["LOGPROBS", "chat_body", "renamed"]
+__all__ = ["LOGPROBS", "as_sent", "chat_body", "renamed"]
 
 LOGPROBS = "message.output_text.logprobs"
 # What responses may be asked to include: the first is done, the others belong to tools that are refused
@@ -43,6 +46,7 @@ _NAMES = {
     "reasoning_effort": "reasoning.effort",
     "logprobs": "include",
 }
+_CHAT_NAME = re.compile(rf"(?<![\w.])({'|'.join(_NAMES)})(?![\w.])")
 
 
 def chat_body(
@@ -81,8 +85,20 @@ def chat_body(
     return out
 
 
-def renamed(error: ApiError) -> ApiError:
-    """An error about a chat request, in the words of the Responses API."""
+def as_sent(resolved: Resolved, raw: Mapping[str, Any]) -> Resolved:
+    """`resolved` with its budget's origin and notices in the words of the request `raw`."""
+
+    def said(text: str) -> str:
+        return _CHAT_NAME.sub(lambda found: found[0] if found[0] in raw else _NAMES[found[0]], text)
+
+    by = resolved.budget_by
+    if by is None:
+        return resolved
+    return replace(resolved, budget_by=said(by), notices=tuple(map(said, resolved.notices)))
+
+
+def renamed(error: ApiError, raw: Mapping[str, Any]) -> ApiError:
+    """An error about a chat request, in the words of the request `raw` to the Responses API."""
     param = error.param or ""
     head, _, rest = param.partition(".")
     if head == "messages":
@@ -93,7 +109,7 @@ def renamed(error: ApiError) -> ApiError:
             headers=error.headers,
         )  # fmt: skip
     name = _NAMES.get(head, "")
-    if not name:
+    if not name or head in raw:
         return error
     text = str(error).replace(f"'{param}'", f"'{name}'")
     return ApiError(error.status, text, param=name, code=error.code, headers=error.headers)

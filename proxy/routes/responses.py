@@ -6,6 +6,7 @@ of its own the request is passed on untouched, as on the other routes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from desist.proxy.intake.accept import read_json, take_chat
 from desist.proxy.lifecycle.running import owner_of
 from desist.proxy.relay.mode_off import relayed_if_off, untouched
 from desist.proxy.responses.items import input_items
-from desist.proxy.responses.request import LOGPROBS, chat_body, renamed
+from desist.proxy.responses.request import LOGPROBS, as_sent, chat_body, renamed
 from desist.proxy.responses.schema import ResponsesBody
 from desist.proxy.responses.shape import Asked, ResponsesShape
 from desist.proxy.responses.store import Kept
@@ -50,7 +51,8 @@ async def create_response(request: Request) -> Response:
     try:
         intake = await take_chat(request, state, chat_body(body, raw, items, earlier=len(earlier)))
     except ApiError as error:
-        raise renamed(error) from error
+        raise renamed(error, raw) from error
+    intake = replace(intake, resolved=as_sent(intake.resolved, raw))
     store = state.responses if body.store is not False and state.responses.keeps else None
 
     def keep(response: dict[str, Any]) -> None:

@@ -171,6 +171,17 @@ def test_objects_are_objects(name: str, value: Any) -> None:
         ("max_thinking_tokens", "nvext.max_thinking_tokens"),
         ("max_reasoning_tokens", "thinking_token_budget"),
         ("thinkingBudget", "thinkingConfig.thinkingBudget"),
+        ("reasoning.maxTokens", "thinking_token_budget"),
+        ("thinking.max", "thinking_token_budget"),
+        ("max_reasoning_length", "thinking_token_budget"),
+        ("reasoning_config.max_tokens", "reasoning.max_tokens"),
+        ("thinking_options.budget", "thinking_token_budget"),
+        ("google.thinking_config.thinking_budget", "thinking_budget"),
+        ("extra_body.google.thinking_config.thinking_budget", "thinking_budget"),
+        ("generationConfig.thinkingConfig.thinkingBudget", "thinkingConfig.thinkingBudget"),
+        ("provider_options.anthropic.thinking.budget_tokens", "thinking.budget_tokens"),
+        ("kwargs.thinking_token_budget", "thinking_token_budget"),
+        ("sampling_params.extra_args.thinking_token_budget", "thinking_token_budget"),
     ],
 )
 def test_R05_R71_a_budget_without_effect_is_refused_with_its_right_place(path: str, right: str) -> None:
@@ -199,6 +210,10 @@ def test_R05_no_alias_is_lost_in_a_free_form_object(outer: str, name: str) -> No
         {"stop_token_ids": [1], "truncate_prompt_tokens": 5, "prompt_logprobs": 1, "reasoning_control": True},
         {"include_reasoning_tokens": True, "budget": 5, "token_budget": 5, "reasoning_limit": None},
         {"vllm_xargs": {"mine": 1}, "sampling_params": {"max_tokens": 5}, "options": {"num_ctx": 1}},
+        {"tools": [{"thinking_budget": 1}], "response_format": {"schema": {"thinking_budget": 5}}},
+        {"extra_body": {"guided_json": {"properties": {"thinking_budget": 5}}, "cost": {"budget": 5}}},
+        {"limits": {"budget": 5, "max_tokens": 5}, "usage_details": {"output_tokens_details": {"tokens": 1}}},
+        {"reasoning_details": {"tokens": 5}, "a": {"b": {"c": {"d": {"e": {"thinking_budget": 1}}}}}},
     ],
 )
 def test_other_fields_pass(body: dict[str, Any]) -> None:

@@ -210,7 +210,8 @@ class UpstreamRun:
     def end(self) -> list[Delta]:
         """What was held back, when the call has ended by itself. Raises `UpstreamError` if it broke off."""
         out: list[Delta] = []
-        pieces = self._splitter.finish() if self._splitter and not self._ends_in_tag() else []
+        wasted = self._ends_in_tag() and self._owes_an_answer()
+        pieces = self._splitter.finish() if self._splitter and not wasted else []
         self._show(pieces, None, self.counts.generated, out)
         if self.stopped:
             return out

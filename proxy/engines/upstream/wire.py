@@ -20,6 +20,7 @@ _decode = msgspec.json.Decoder().decode
 _OURS = frozenset({"id", "object", "created", "model", "choices", "usage", "error"})
 _CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 _DELTA = frozenset({"role", "content", "reasoning", "reasoning_content"})
+_BROKEN = ("error", "abort")  # finish reasons of an answer that is not whole
 
 
 class Chunk(msgspec.Struct, frozen=True):  # made once a token: a dataclass takes five times as long
@@ -50,7 +51,16 @@ def read_whole(data: bytes) -> Chunk:
     """Read a complete response, from a server that does not stream."""
     body = _object(data)
     choice = _choice(body)
-    return _chunk(body, choice, choice.get("message"))
+    return _chunk(body, choice, _with_places(choice.get("message")))
+
+
+def _with_places(message: Any) -> Any:
+    """The message, its tool calls numbered as streamed ones are: a client that streams asks for it."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list):
+        return message
+    placed = [{"index": n, **call} if isinstance(call, dict) else call for n, call in enumerate(calls)]
+    return {**message, "tool_calls": placed}
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -68,12 +78,16 @@ def _object(data: bytes) -> dict[str, Any]:
         raise _told(body["error"])
     if body.get("object") == "error":  # vLLM's older shape
         raise _told(body)
+    if "choices" not in body and (body.get("message") or body.get("detail")):  # an error without its frame
+        raise _told({"message": body.get("message") or body["detail"], **body})
     return body
 
 
 def _told(error: Any) -> UpstreamError:
     message = error.get("message") if isinstance(error, dict) else error
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
+        code = int(code)
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return UpstreamError(
         f"the upstream failed in the middle of its answer: {message or 'no reason given'}", status
@@ -81,9 +95,16 @@ def _told(error: Any) -> UpstreamError:
 
 
 def _choice(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The only choice that was asked for. A server that sends others besides is not let mix them in."""
     choices = body.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else {}
-    return first if isinstance(first, dict) else {}
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and not choice.get("index"):
+            if choice.get("error"):
+                raise _told(choice["error"])
+            if choice.get("finish_reason") in _BROKEN:
+                raise _told(f"its finish_reason is '{choice['finish_reason']}'")
+            return choice
+    return {}
 
 
 def _chunk(body: Mapping[str, Any], choice: Mapping[str, Any], delta: Any) -> Chunk:

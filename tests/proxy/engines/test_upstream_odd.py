@@ -76,6 +76,57 @@ def test_what_is_no_text_is_told(content: Any) -> None:
         as_texts("", content)
 
 
+ERROR = {"message": "boom", "code": 503}
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("event", "status", "words"),
+    [
+        ({"choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": ERROR}]}, 503, "boom"),
+        ({"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}, 502, "finish_reason is 'error'"),
+        ({"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]}, 502, "finish_reason is 'abort'"),
+        ({"error": {"message": "slow down", "code": "429"}}, 429, "slow down"),
+        ({"message": "worker died", "code": 500}, 500, "worker died"),
+        ({"detail": "no such adapter"}, 502, "no such adapter"),
+    ],
+)
+def test_R69_whatever_an_error_looks_like_it_is_no_clean_end(
+    base: str, path: str, stream: bool, event: dict[str, Any], status: int, words: str
+) -> None:
+    text = {"choices": [{"index": 0, "text": "It", "delta": {"content": "It"}}]}
+    SENT[:] = [text, event]
+    reply = ask(base, stream=stream, path=path)
+    assert words in reply.text
+    assert "stop_reason" not in reply.text
+    if not stream:
+        assert reply.status_code == status
+        return
+    told = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+    assert told[-1]["error"]["status"] == status
+    finishes = [choice["finish_reason"] for each in told for choice in each.get("choices", ())]
+    assert finishes.count(None) == len(finishes)
+    assert "response.completed" not in reply.text
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_R45_a_choice_that_nobody_asked_for_is_not_mixed_in(base: str, first: int) -> None:
+    """One choice is asked for in each call; a server that sends two gets none of the other's text in."""
+    pairs = [[("<think>a", "<think>b")], [("</think>A", "b2")], [("", "</think>B")]]
+    SENT[:] = [
+        {"choices": [{"index": n, "delta": {"content": both[n]}} for n in sorted((0, 1), key=first.__ne__)]}
+        for ((both),) in pairs
+    ] + [
+        {"choices": [{"index": 1, "delta": {"content": " alone"}}]},
+        {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]},
+        END,
+    ]
+    (choice,) = ask(base, stream=False).json()["choices"]
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("a", "A")
+    assert choice["finish_reason"] == "stop"
+
+
 scalars = (
     st.none()
     | st.booleans()

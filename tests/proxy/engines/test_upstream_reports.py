@@ -210,6 +210,22 @@ def test_thinking_alone_is_answered(at: Bench) -> None:
     assert stopped.content == ""
 
 
+def test_r26_half_a_tag_at_the_limit_is_text_where_nothing_can_be_done(at: Bench) -> None:
+    at.fake.__init__(deltas=({"content": "<thi"},), finish="length")  # type: ignore[misc]
+    told = at.one(request())
+    assert (told.reasoning, told.content, told.end.finish_reason) == ("", "<thi", "length")
+
+
+@pytest.mark.parametrize("what", [{}, {"tool_choice": "required"}])
+def test_r36_calls_of_a_server_that_does_not_stream_are_numbered(at: Bench, what: dict[str, Any]) -> None:
+    """A client that streams puts calls together by their number, and fails without one."""
+    at.fake.__init__(streams=False, tool=TOOL)  # type: ignore[misc]
+    told = at.one(request(tools=TOOLS, **what))
+    calls = [call for each in told.deltas for call in (each.extra or {}).get("tool_calls", ())]
+    assert [call["index"] for call in calls] == [0]
+    assert told.buffer.extra["tool_calls"][0]["function"]["arguments"] == TOOL["arguments"]
+
+
 def test_r29_chunks_with_reasoning_alone_are_forwarded(at: Bench) -> None:
     at.fake.__init__(deltas=({"role": "assistant"}, {"reasoning": "a"}, {}, {"content": "b"}))  # type: ignore[misc]
     told = at.one(request())

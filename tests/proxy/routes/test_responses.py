@@ -105,6 +105,31 @@ def test_a_response_has_thinking_answer_and_usage(client: openai.OpenAI, engine:
     assert not {"input", "instructions", "reasoning", "metadata", "store"} & set(request.body)
 
 
+@pytest.mark.parametrize(
+    ("body", "by", "words"),
+    [
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort", ""),
+        ({"reasoning_effort": "low"}, "reasoning_effort", ""),
+        ({"reasoning": {"effort": "low"}, "max_output_tokens": 100}, "max_output_tokens",
+         "(reasoning.effort)"),
+        ({"reasoning": {"max_tokens": 90}, "max_output_tokens": 100}, "max_output_tokens",
+         "(reasoning.max_tokens)"),
+    ],
+)  # fmt: skip
+def test_R77_a_budget_is_named_in_the_words_of_the_request(
+    base: str, body: dict[str, Any], by: str, words: str
+) -> None:
+    told = HTTP.post(f"{base}/v1/responses", json={"input": "x", **body}).json()["desist"]
+    assert told["budget_by"] == by
+    assert words in "".join(told["notices"])
+
+
+@pytest.mark.parametrize("body", [{"reasoning_effort": "ultra"}, {"reasoning": {"effort": "ultra"}}])
+def test_R44_a_refusal_names_the_field_that_was_sent(base: str, body: dict[str, Any]) -> None:
+    error = HTTP.post(f"{base}/v1/responses", json={"input": "x", **body}).json()["error"]
+    assert error["param"] == ("reasoning_effort" if "reasoning_effort" in body else "reasoning.effort")
+
+
 def test_headers_and_the_desist_object(base: str) -> None:
     reply = HTTP.post(f"{base}/v1/responses", json={"input": "x", "desist": {"budget": 500}})
     assert reply.json()["desist"]["budget"] == 500
