@@ -171,7 +171,8 @@ def recertify(
     declared: dict[str, Any] = {
         name: getattr(old, name) for name in CannotCertify.model_fields if hasattr(old, name)
     }
-    declared |= {"delta": certain, "method": "ltt", "give_up_alpha": None}
+    split = None if old.delta_split is None else "each"  # made apart from those of the other groups
+    declared |= {"delta": certain, "method": "ltt", "give_up_alpha": None, "delta_split": split}
     declared = {name: value for name, value in declared.items() if name not in _RESULTS}
     smallest = smallest_n(old.alpha, certain)
     if n < smallest:
@@ -180,7 +181,13 @@ def recertify(
         needed = needed_n(lost / n, old.alpha, certain, above=n)
         return CannotCertify(**declared, reason="too_risky", n=n, n_bad=lost, needed_n=needed)
     stated = old.model_copy(
-        update={"delta": certain, "method": "ltt", "give_up_alpha": None, "n_given_up": 0}
+        update={
+            "delta": certain,
+            "method": "ltt",
+            "give_up_alpha": None,
+            "n_given_up": 0,
+            "delta_split": split,
+        }
     )
     beside = "" if old.give_up is None else " Giving up goes on as before and is outside this certificate."
     return stated.model_copy(

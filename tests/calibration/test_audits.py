@@ -102,6 +102,17 @@ def test_the_new_certificate_is_a_sound_file(tmp_path: Path) -> None:
     assert again.certified
 
 
+def test_a_renewed_group_holds_by_itself() -> None:
+    """The others keep the certificates that were made together with the old one."""
+    old = certificate().model_copy(
+        update={"group": "a", "group_by": "dataset", "n_groups": 3, "delta_split": "joint"}
+    )
+    found = recertify(old, records(old, "s" * 200))
+    assert isinstance(found, Certificate)
+    assert (found.group, found.delta_split) == ("a", "each")
+    assert "hold one at a time" in found.text
+
+
 def test_only_audits_of_this_certificate_count() -> None:
     old = certificate()
     others = [AuditRecord(n, "another", n.to_bytes(8), True, "same") for n in range(500)]

@@ -159,3 +159,46 @@ def test_flags_that_do_not_fit_are_refused_with_a_remedy(
     done = desist("calibrate", scored, "--alpha", "0.1", "--out", tmp_path, "--json", "--quiet", *flags)
     assert done.returncode == 1
     assert words in as_json(done)["error"]["message"]
+
+
+def test_certificate_commands_take_the_folder_of_groups(
+    scored: Path, made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    out = made[0]
+    shown = as_json(desist("certificate", "show", out, "--json"))["certificates"]
+    assert [(each["group"], each["group_rule"]["by"]) for each in shown] == [
+        ("easy", ["dataset"]), ("hard", ["dataset"]),
+    ]  # fmt: skip
+    for field, code in (("patience=1", 0), ("patience=2", 2)):
+        done = desist("certificate", "verify", out, "--expect", field, "--json")
+        checked = as_json(done)
+        assert (done.returncode, checked["valid"]) == (code, not code)
+        assert [each["group"] for each in checked["certificates"]] == ["easy", "hard"]
+    other = tmp_path / "other"
+    done = desist(
+        "calibrate", scored, "--alpha", "0.1", "--group-by", "model", "--each", "--out", other, "--json",
+        "--quiet",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    changed = as_json(desist("certificate", "diff", out, other, "--json"))["groups"]
+    assert changed["easy"] == {"only_in": "old"}
+    assert changed["m0"] == {"only_in": "new"}
+    same = as_json(desist("certificate", "diff", out, out, "--json"))["groups"]
+    assert {name: each["changed"] for name, each in same.items()} == {"easy": {}, "hard": {}}
+    active = as_json(desist("certificate", "activate", out, "--activation", tmp_path / "active", "--json"))
+    assert [load_certificate(path).group for path in active["certificates"]] == ["easy", "hard"]
+    empty = desist("certificate", "show", tmp_path / "active", "--json")
+    assert "holds no certificate" in as_json(empty)["error"]["message"]
+
+
+def test_old_certificates_in_the_folder_are_not_taken(tmp_path: Path, made: tuple[Path, Any]) -> None:
+    """Only what `groups.json` lists: a group that is certified no more must not come back."""
+    from desist.commands.certificate_files import certificate_files
+
+    kept = Path(made[1]["certificates"][0])
+    (tmp_path / kept.name).write_bytes(kept.read_bytes())
+    (tmp_path / "certificate-gone-00000000.json").write_bytes(kept.read_bytes())
+    (tmp_path / "groups.json").write_text(
+        json.dumps({"groups": [{"certificate": kept.name}, {"certificate": None}]})
+    )
+    assert certificate_files([tmp_path]) == [tmp_path / kept.name]

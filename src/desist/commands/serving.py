@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from desist._version import __version__
+from desist.commands.certificate_files import certificate_files
 from desist.commands.common import REFUSED, Json, Quiet, app, err, show, status
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ Decide = Annotated[
     typer.Option("--decide", help="Where vLLM's boundaries are scored [engine]."),
 ]
 Probe = Annotated[Path | None, typer.Option("--probe", help="Probe artefact.")]
-Certificates = Annotated[list[Path] | None, typer.Option("--certificate", help="Certificates.")]
+Certificates = Annotated[
+    list[Path] | None, typer.Option("--certificate", help="Certificates; a folder: its groups'.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Use certificates that do not fit; all is marked uncertified.")
 ]
@@ -156,7 +159,7 @@ def _settings(
     flags |= {
         "model": model,
         "probe": probe,
-        "certificates": tuple(certificate) if certificate else None,
+        "certificates": tuple(certificate_files(certificate)) if certificate else None,
         "engine": engine,
         "vllm": {"args": tuple(vllm_arg or ()) or None, "decide": decide, "log": False if quiet else None},
     }
