@@ -28,7 +28,7 @@ from desist.calibration.audits import AuditTable, summarise
 from desist.calibration.intervals import clopper_pearson
 from desist.calibration.monitor_folder import MonitorFolder
 from desist.controller.core import Control, Policy
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.schema import Problem
 from desist.proxy.collection.batch_runs import request_seed, run_batch
 from desist.proxy.engines.base import Audited, Finished, GenerationRequest

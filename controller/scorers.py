@@ -174,7 +174,7 @@ def _extract(text: str) -> str | None:
 
 
 def _equal(left: str, right: str) -> bool:
-    from desist.data.judges import answers_equal
+    from desist.data.judging import answers_equal
 
     return answers_equal(left, right)
 

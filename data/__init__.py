@@ -9,7 +9,7 @@ from desist.data.answers import extract_answer
 from desist.data.errors import DataError, DesistError, RecordError
 from desist.data.fingerprint import fingerprint
 from desist.data.importers import ImportReport, import_file
-from desist.data.judges import Judge, answers_equal, get_judge
+from desist.data.judging import Judge, answers_equal, get_judge
 from desist.data.records import read_problems, read_traces, write_problems, write_traces
 from desist.data.schema import BoundaryRecord, Problem, Sampling, Trace
 from desist.data.splits import problem_id, split_of

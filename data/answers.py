@@ -1,7 +1,7 @@
 r"""The answer in a text: `extract_answer`.
 
 Knows how models announce an answer; does not know whether it is right, nor when two answers are the same
-(that is `desist.data.judges`). Braces are matched, never cut at the first `}`.
+(that is `desist.data.judging`). Braces are matched, never cut at the first `}`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""One spelling for answers that are written differently and mean the same.
 
 Knows spelling only: delimiters, spacing commands, `\dfrac` against `\frac`, Unicode against LaTeX. Does not
-compute: `1/2` and `0.5` stay different here (see `quantities` and `judges`).
+compute: `1/2` and `0.5` stay different here (see `quantities` and `judging`).
 """
 
 from __future__ import annotations

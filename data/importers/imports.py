@@ -20,7 +20,7 @@ from desist.data.importers.published import published_traces
 from desist.data.importers.reading import FORMATS, ImportFormat, detect, values
 from desist.data.importers.report import ImportReport, Unusable
 from desist.data.importers.tagged import tagged_traces
-from desist.data.judges import answers_equal, get_judge
+from desist.data.judging import answers_equal, get_judge
 from desist.data.schema import Trace
 
 __all__ = ["TraceImport", "import_file"]

@@ -22,7 +22,7 @@ from typing import Any
 from desist.data.answers import extract_answer
 from desist.data.importers.places import boundaries_at, estimate_tokens, text_boundaries
 from desist.data.importers.report import ImportReport, Unusable
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.schema import BoundaryKind, BoundaryRecord, Sampling, Trace
 from desist.data.splits import problem_id
 

@@ -18,7 +18,7 @@ import numpy as np
 from desist.controller import AnswerMode, Control, ModelProfile
 from desist.data.answers import extract_answer
 from desist.data.errors import EngineError
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.schema import BoundaryRecord, Problem, Sampling, Trace
 from desist.data.writer import TraceWriter
 from desist.probes.features import HiddenDtype, HiddenWriter, TokenHiddenWriter, hidden_dir, token_dir

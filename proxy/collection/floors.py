@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from desist.controller import AnswerMode, Control
 from desist.data.answers import extract_answer
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.schema import Problem
 from desist.proxy.collection.batch_runs import BatchRunner, JobMaker, drive, embedded_runner, request_seed
 from desist.proxy.engines.embedded.job import Done, Job, Reached

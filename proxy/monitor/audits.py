@@ -19,7 +19,7 @@ from desist.calibration.monitor_folder import MonitorFolder
 from desist.data.answers import extract_answer
 from desist.data.errors import DesistError, NotOffered
 from desist.data.fingerprint import fingerprint
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.proxy.access.tenants import EVERYONE, Tenant
 from desist.proxy.control import OperatingPoint, Resolved
 from desist.proxy.engines.base import Audited, Engine, GenerationRequest

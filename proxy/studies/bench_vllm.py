@@ -19,7 +19,7 @@ import desist.calibration
 from desist.calibration import load_certificate
 from desist.calibration.intervals import median_interval
 from desist.controller import Control, ModelProfile
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.schema import Problem
 from desist.proxy.collection.batch_runs import JobMaker, request_seed
 from desist.proxy.engines.embedded.artefacts import builtin_model, builtin_probes

@@ -23,7 +23,7 @@ from desist.calibration.outcomes import Outcomes
 from desist.calibration.rival_rows import RivalTable
 from desist.calibration.rivals import compare_rivals
 from desist.controller import Control, Policy, replay_trace
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.records import write_traces
 from desist.data.schema import Problem, Trace
 from desist.probes.artifact import probe_fingerprint

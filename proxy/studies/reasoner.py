@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from desist.controller import Control, Policy
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.reasoner.measure import CueView, TraceResult, headroom, measure, written_value
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace

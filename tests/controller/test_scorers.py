@@ -62,7 +62,7 @@ def test_R55_same_answer_counts_answers_in_a_row() -> None:
 
 
 def test_R55_same_answer_with_the_real_extraction_and_judge() -> None:
-    pytest.importorskip("desist.data.judges")
+    pytest.importorskip("desist.data.judging")
     written = ["The answer is \\boxed{1/2}.", "So \\boxed{0.5}", "So \\boxed{3}"]
     assert scores(SameAnswer(2), trace(list(written))) == [0, 1, 0]
 

@@ -7,7 +7,6 @@ nothing is lost. Knows nothing of thinking.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,12 +14,11 @@ from typing import Any
 import msgspec
 
 from desist.controller.thinking import prefix_tail
+from desist.data.tool_markup import function_form
 
 __all__ = ["CallParser"]
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _CODED = frozenset({"integer", "number", "boolean", "object", "array", "null"})
 
 
@@ -109,12 +107,10 @@ class CallParser:
         self.n_calls += 1
 
     def _function(self, inner: str) -> dict[str, str] | None:
-        match = _FUNCTION.fullmatch(inner)
-        if match is not None:
-            name = match[1]
-            kinds = self._types.get(name, {})
-            given = _PARAMETER.findall(match[2])
-            arguments: Any = {key.strip(): _value(text, kinds.get(key.strip())) for key, text in given}
+        form = function_form(inner)
+        if form is not None:
+            name, kinds = form.name, self._types.get(form.name, {})
+            arguments: Any = {key: _value(text, kinds.get(key)) for key, text in form.texts.items()}
         else:
             try:
                 found = msgspec.json.decode(inner)

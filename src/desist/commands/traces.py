@@ -29,7 +29,7 @@ def import_traces(
     files: Annotated[list[Path], typer.Argument(help="Files of saved traces.", exists=True)],
     out: Annotated[Path, typer.Option("--out", help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     format: Annotated[str, typer.Option("--format", help="auto, published, chat, text or desist.")] = "auto",
-    judge: Annotated[str | None, typer.Option(help="Judge correctness anew by: math, option.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Judge correctness anew by this judge.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:

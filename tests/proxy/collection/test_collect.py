@@ -13,7 +13,7 @@ import torch
 from desist.controller import Control, Policy, replay_trace
 from desist.data.answers import extract_answer
 from desist.data.errors import ArtifactMismatch
-from desist.data.judges import answers_equal
+from desist.data.judging import answers_equal
 from desist.data.records import read_traces
 from desist.data.schema import Sampling, Trace
 from desist.probes.base import ProbeCard

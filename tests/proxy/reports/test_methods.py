@@ -40,7 +40,7 @@ def test_R54_a_layer_that_is_not_there_is_refused_with_those_that_are(tap: int) 
 )
 def test_R55_three_answers_must_agree_and_be_answers(answers: list[str], stops: bool) -> None:
     """Neither many probes nor no hesitation is enough: answers agree, by the real extraction and judge."""
-    pytest.importorskip("desist.data.judges")
+    pytest.importorskip("desist.data.judging")
     boundaries = tuple(
         BoundaryRecord(
             index=n, position=10 * (n + 1), char=0, kind="cue",

@@ -1,9 +1,6 @@
-r"""When two answers are the same: named judges, written into traces and certificates.
+r"""The judge `math`: when two mathematical answers are the same.
 
-Knows the judges `math` and `option`, and the rule for answers that are missing. Does not know where the
-answers come from (`answers`), nor which of them is right.
-
-What `math` decides where practice differs:
+What it decides where practice differs:
 
 * a true answer always equals itself, also where no parser can read it, and equality is symmetric;
 * tuples and intervals keep their order and their brackets; sets and lists ("2, 3", "2 or 3") do not;
@@ -20,20 +17,21 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol
 
 from desist.data.algebra import AlgebraTimeout, AlgebraWorker
 from desist.data.braces import balanced
 from desist.data.canonical import canonical, compact
-from desist.data.errors import DataError
 from desist.data.forms import Form, readings
+from desist.data.judging.base import Case, Judge
+from desist.data.judging.verdict import DIFFERENT, EQUAL, Verdict, unjudgeable
 from desist.data.numeric import certainly_different
 from desist.data.quantities import Quantity, read_quantity, same_value
 
-__all__ = ["Judge", "MathJudge", "OptionJudge", "answers_equal", "get_judge", "register_judge"]
+__all__ = ["MathJudge"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,39 +44,33 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z'.\s-]*[A-Za-z.]")
 _CONSTANTS = frozenset("ei")
 
 
-class Judge(Protocol):
-    """Decides whether two extracted answers are the same. `version` changes when a verdict may change."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    def equal(self, a: str, b: str) -> bool: ...
-
-
-class MathJudge:
+class MathJudge(Judge):
     """The judge for mathematical answers (rules: see the module).
 
     Cheap paths decide most pairs; algebra goes to math-verify in a process that is killed after
-    `limit_s` seconds. A pair that takes longer is not equal, is logged and counted in `timeouts`.
+    `limit_s` seconds. A pair that takes longer is unjudgeable, is logged and counted in `timeouts`.
     """
 
     name = "math"
-    version = "1"
 
     def __init__(self, limit_s: float = 3.0) -> None:
         self.timeouts = 0
         self._worker = AlgebraWorker(limit_s)
-        self._decide: Callable[[str, str], bool] = lru_cache(maxsize=_CACHE_SIZE)(self._decided)
+        self._here = threading.local()  # comparisons given up by this thread
+        self._decide: Callable[[str, str], Verdict] = lru_cache(maxsize=_CACHE_SIZE)(self._verdict)
 
-    def equal(self, a: str, b: str) -> bool:
+    def compare(self, a: str, b: str, case: Case) -> Verdict:
         if a == b:
-            return True
+            return EQUAL
         if _SMALL_INTEGER.fullmatch(a) and _SMALL_INTEGER.fullmatch(b):
-            return False  # canonical integers: different texts are different numbers
+            return DIFFERENT  # canonical integers: different texts are different numbers
         return self._decide(a, b) if a <= b else self._decide(b, a)
+
+    def _verdict(self, a: str, b: str) -> Verdict:
+        self._here.timeouts = 0
+        if self._decided(a, b):
+            return EQUAL
+        return unjudgeable("the algebra took too long") if self._here.timeouts else DIFFERENT
 
     def _decided(self, a: str, b: str) -> bool:
         if max(len(a), len(b)) > _LONGEST:
@@ -136,7 +128,8 @@ class MathJudge:
             return self._worker.equal(a, b)
         except AlgebraTimeout:
             self.timeouts += 1
-            logger.warning("a comparison of two answers took over %g s: not equal", self._worker.limit_s)
+            self._here.timeouts += 1
+            logger.warning("a comparison of two answers took over %g s: not decided", self._worker.limit_s)
             return False
 
 
@@ -159,62 +152,3 @@ def _is_word(text: str) -> bool:
 def _variables(text: str) -> frozenset[str]:
     """The letters an expression depends on; equal expressions have the same ones, `e` and `i` aside."""
     return frozenset(re.findall(r"[A-Za-z]", _COMMANDS.sub(" ", text))) - _CONSTANTS
-
-
-class OptionJudge:
-    """The judge for multiple choice: "(C)", "C.", "c" and "C. 45 m" are all option C.
-
-    Answers without an option letter are compared as text, without case.
-    """
-
-    name = "option"
-    version = "1"
-    _LETTER = re.compile(
-        r"\W*(?:(?:option|choice|answer)\b\W*)?([A-Za-z])(?:\W*|\s*[).:\]]\s.*)", re.I | re.DOTALL
-    )
-
-    def equal(self, a: str, b: str) -> bool:
-        return a == b or self._key(a) == self._key(b)
-
-    def _key(self, answer: str) -> tuple[str, str]:
-        text = canonical(answer)
-        match = self._LETTER.fullmatch(text)
-        return ("option", match.group(1).upper()) if match else ("text", compact(text).casefold())
-
-
-_JUDGES: dict[str, Judge] = {}
-
-
-def register_judge(judge: Judge) -> None:
-    """Make a judge known by its name. Raises `DataError` where the name is taken."""
-    if judge.name in _JUDGES:
-        raise DataError(f"a judge named {judge.name!r} is registered already. Give this one another name.")
-    _JUDGES[judge.name] = judge
-
-
-def get_judge(name: str) -> Judge:
-    """The judge of that name. Raises `DataError` where there is none."""
-    try:
-        return _JUDGES[name]
-    except KeyError:
-        known = ", ".join(sorted(_JUDGES))
-        raise DataError(f"no judge is named {name!r}. Known judges: {known}.") from None
-
-
-def answers_equal(a: str | None, b: str | None, judge: str = "math") -> bool:
-    r"""Whether two extracted answers are the same for the named judge.
-
-    Two missing answers (None) are the same; a missing one and a given one are not. Symmetric and
-    reflexive. Raises `DataError` for an unknown judge.
-
-    >>> answers_equal(r"\frac{3}{4}", "0.75"), answers_equal("2", "12"), answers_equal("(2,3)", "(1,3)")
-    (True, False, False)
-    """
-    referee = get_judge(judge)
-    if a is None or b is None:
-        return a is b
-    return referee.equal(a, b)
-
-
-register_judge(MathJudge())
-register_judge(OptionJudge())
